@@ -16,11 +16,11 @@ import subprocess
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from tempfile import TemporaryDirectory
 from types import ModuleType, SimpleNamespace
 from typing import Any, Literal
@@ -31,7 +31,6 @@ import tyro
 from machine import Rows
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
-from variants import spread
 
 import onefold
 from fl.data.datasets import load
@@ -160,6 +159,12 @@ def table(found: dict[str, list[tuple[Run, Run]]]) -> str:
         cells = [f"`{name}`", *map(spread, [*accuracies, apart]), *seconds]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and standard deviation in percent."""
+    deviation = stdev(values) if len(values) > 1 else 0.0
+    return f"{100 * mean(values):.2f} ± {100 * deviation:.2f}"
 
 
 def federation(options: Options, seed: int) -> Clients:

@@ -70,8 +70,6 @@ class Distance:
     """Numbers of ranks of a run's filter. Default: one, and two on cores or with several GPUs."""
     leave_out: tuple[str, ...] = ()
     """Procedures to leave out, by the beginnings of their names, such as released."""
-    profile: bool = False
-    """Also print a profile of our fastest backend, by torch's profiler."""
     json: Path | None = None
     """File that gets a line of JSON for each figure, as soon as it is known."""
 
@@ -118,15 +116,12 @@ def time_shape(
 ) -> JsonObject:
     """Times every procedure for one shape, prints the table, and returns the figures."""
     inputs, labels = draw(shape, options.device)
-    num_classes = shape[2]
     times: dict[str, Times] = {}
     for name, own in timed(shape, inputs, labels, options):
         times[name] = own
         rows.add(kind="procedure", shape=shape, name=name, **asdict(own))
     bound = 2 * inputs[0].nbytes / bandwidth * 1e3
     console.print(table_of(shape, times, bound))
-    if options.profile:
-        console.print(profile(inputs[0], labels, num_classes))
     return {"shape": shape, "bytes_bound_ms": bound, "ratios": ratios(times, bound)}
 
 
@@ -295,19 +290,6 @@ def table_of(shape: tuple[int, int, int], times: dict[str, Times], bound: float)
 
 def name_of(shape: tuple[int, int, int]) -> str:
     return f"{shape[0]:,} samples, {shape[1]:,} features, {shape[2]} classes"
-
-
-def profile(samples: Tensor, labels: Tensor, num_classes: int) -> str:
-    """Profile of ten calls, by operation or kernel."""
-    from torch.profiler import ProfilerActivity
-
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * samples.is_cuda
-    with torch.profiler.profile(activities=activities) as profiler:
-        for _ in range(10):
-            nearest_to_centroid(samples, labels, num_classes, KEEP, step=PIXEL)
-        settle(samples)
-    order = "self_cuda_time_total" if samples.is_cuda else "self_cpu_time_total"
-    return profiler.key_averages().table(sort_by=order, row_limit=20, max_name_column_width=40)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from typing import get_args
 
 import torch
 import tyro
-from cost import macs
 from machine import (
     PRECISIONS,
     Precision,
@@ -39,6 +38,7 @@ from machine import (
 from rich.console import Console
 from rich.table import Table
 from servers import limited, servers
+from table2 import macs
 from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -76,8 +76,6 @@ class Fusion:
     """Width of student and teachers; 1 is the paper's."""
     ranks: tuple[int, ...] = (1, 2)
     """Numbers of ranks, each with one thread or one GPU."""
-    rounds: int = 1
-    """How often all loops run in turn; the fastest of each counts."""
     precisions: tuple[Precision, ...] = PRECISIONS if torch.cuda.is_available() else ("fp32",)
     """Precisions in which all loops run; ranks in processes of their own leave out tf32."""
     json: Path | None = None
@@ -140,11 +138,9 @@ def run_setting(
     for name, server in ready.items():
         loops[name] = lambda server=server: by_server(server, setting)  # type: ignore[misc]
     timed: dict[str, Times] = {}
-    for _ in range(options.rounds):
-        for name, loop in loops.items():
-            seconds, asking, loss = found = loop()
-            rows.add(kind="loop", name=name, seconds=seconds, asking=asking, loss=loss, **name_of)
-            timed[name] = min(timed.get(name, found), found)
+    for name, loop in loops.items():
+        seconds, asking, loss = timed[name] = loop()
+        rows.add(kind="loop", name=name, seconds=seconds, asking=asking, loss=loss, **name_of)
     table = Table("loop", "forwards", "seconds", "of which asking", "times plain", "last loss")
     for name, (seconds, asking, loss) in timed.items():
         ratio = timed["plain"][0] / seconds

@@ -12,8 +12,9 @@ import json
 import os
 import platform
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -139,6 +140,32 @@ def describe_machine(device: str) -> JsonObject:
         "python": platform.python_version(),
         **versions,
     }
+
+
+def here_and_now() -> str:
+    """The minute, and this machine in a few words."""
+    minute = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"{minute}, {processor()}, {os.cpu_count()} cores, torch {torch.__version__}"
+
+
+@contextlib.contextmanager
+def watched(
+    pid: int, every_s: float, see: Callable[[list[psutil.Process]], None]
+) -> Iterator[None]:
+    """Inside, has a process and its descendants seen again and again, each so many seconds."""
+    done = threading.Event()
+
+    def watch() -> None:
+        process = psutil.Process(pid)
+        while not done.wait(every_s):
+            with contextlib.suppress(psutil.Error):
+                see([process, *process.children(recursive=True)])
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    yield
+    done.set()
+    watcher.join()
 
 
 def processor() -> str:

@@ -10,29 +10,26 @@ to start processes; its simulation is given the start-up times that it had, and 
 order and overlap of real actors are the simulated ones.
 """
 
-import datetime
 import math
-import os
-import platform
 import statistics
 import sys
 import time
 import tracemalloc
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 import tyro
 from federations import CLIENT_NOISE, MACHINES, MODEL_NOISE, Job, Machine, crowd, federation
 from live_placement import run_live
-from machine import Rows
+from machine import Rows, describe_machine
 from rich.console import Console
 from rich.table import Table
 from schedulers import SCHEDULERS, Scheduler, ours, simulate
 
 from cluster.scheduling.placement import Slot, lower_bound
-
-Told = TypeVar("Told", bound=Any)
+from fl.json_files import JsonObject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,71 +51,35 @@ class Options:
     """File that gets a line of JSON for each figure, as soon as it is known."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """Ratios of makespan to lower bound, one per federation, by scheduler."""
-
-    machine: str
-    clients: int
-    bounds: list[float]
-    ratios: dict[str, list[float]]
-
-
-@dataclass(frozen=True)
-class CrowdRow:
-    """What the placement takes for each of so many clients."""
-
-    machine: str
-    clients: int
-    seconds_each: float
-    bytes_each: float
-
-
-@dataclass(frozen=True)
-class LiveRow:
-    """A live run beside its simulation, in seconds."""
-
-    machine: str
-    scheduler: str
-    bound: float
-    simulated: float
-    startup_mean: float
-    simulated_with_startup: float
-    live: float
-
-
 def main(options: Options) -> int:
     """Runs everything and prints the tables; returns the exit status."""
     console = Console(width=120)
-    when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    where = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
-    load = os.getloadavg()[0]
-    console.print(f"{when}, on {where}, load {load:.1f}")
-    told = Rows("placement", options.json)
-    told.add(kind="machine", when=when, where=where, load=load)
+    machine, told = describe_machine("cpu"), Rows("placement", options.json)
+    console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    told.add(kind="machine", **machine)
 
-    def tell(kind: str, row: Told) -> Told:
-        told.add(kind=kind, **asdict(row))
-        return row
+    for kind, rows, table in found(options):
+        known: list[JsonObject] = []
+        for row in rows:
+            told.add(kind=kind, **row)
+            known.append(row)
+        if known:
+            console.print(table(known))
+    return 0
 
-    rows = [
-        tell("ratios", compare(m, clients, options.seeds))
-        for m in MACHINES
-        for clients in options.clients
-    ]
-    if rows:
-        console.print(ratio_table(rows, options.seeds))
-    crowds = [
-        tell("crowd", measure_crowd(m, clients)) for m in MACHINES for clients in options.crowds
-    ]
-    if crowds:
-        console.print(crowd_table(crowds))
+
+def found(
+    options: Options,
+) -> Iterator[tuple[str, Iterator[JsonObject], Callable[[list[JsonObject]], Table]]]:
+    """Each kind of rows, with what makes a table of them."""
+    sizes, crowds, seeds = options.clients, options.crowds, options.seeds
+    ratios = (compare(machine, clients, seeds) for machine in MACHINES for clients in sizes)
+    yield "ratios", ratios, partial(ratio_table, seeds=seeds)
+    own = (measure_crowd(machine, clients) for machine in MACHINES for clients in crowds)
+    yield "crowd", own, crowd_table
     # Two live machines are enough, and a laptop can run the processes of their clients.
     alive = MACHINES[:2] if options.live else ()
-    live = [tell("live", row) for m in alive for row in live_rows(m, options)]
-    if live:
-        console.print(live_table(live))
-    return 0
+    yield "live", (row for machine in alive for row in live_rows(machine, options)), live_table
 
 
 def bound_of(machine: Machine, jobs: list[Job]) -> float:
@@ -126,8 +87,9 @@ def bound_of(machine: Machine, jobs: list[Job]) -> float:
     return lower_bound(machine.bundles, [(job.request, job.seconds) for job in jobs])
 
 
-def compare(machine: Machine, clients: int, seeds: int) -> Row:
-    """Simulates every scheduler on the same federations."""
+def compare(machine: Machine, clients: int, seeds: int) -> JsonObject:
+    """Every scheduler on the same federations: by scheduler the ratios of makespan to lower bound,
+    one per federation; and those bounds in seconds."""
     federations = [federation(machine, clients, seed) for seed in range(seeds)]
     bounds = [bound_of(machine, jobs) for jobs in federations]
     ratios = {
@@ -137,11 +99,11 @@ def compare(machine: Machine, clients: int, seeds: int) -> Row:
         ]
         for name, scheduler in SCHEDULERS.items()
     }
-    return Row(machine.name, clients, bounds, ratios)
+    return {"machine": machine.name, "clients": clients, "bounds": bounds, "ratios": ratios}
 
 
-def measure_crowd(machine: Machine, clients: int) -> CrowdRow:
-    """What our placement itself takes of a processor and of memory for so many clients."""
+def measure_crowd(machine: Machine, clients: int) -> JsonObject:
+    """What our placement itself takes of a processor and of memory for each of so many clients."""
     jobs = crowd(machine, clients, seed=0)
     tracemalloc.start()
     held = ours(machine, jobs)
@@ -152,7 +114,8 @@ def measure_crowd(machine: Machine, clients: int) -> CrowdRow:
     placement = Timed(ours(machine, jobs))
     placement.seconds = time.process_time() - begin
     simulate(placement, jobs)
-    return CrowdRow(machine.name, clients, placement.seconds / clients, size / clients)
+    each = {"seconds_each": placement.seconds / clients, "bytes_each": size / clients}
+    return {"machine": machine.name, "clients": clients, **each}
 
 
 class Timed:
@@ -176,29 +139,26 @@ class Timed:
         self.seconds += time.process_time() - begin
 
 
-def live_rows(machine: Machine, options: Options) -> list[LiveRow]:
-    """Runs ten clients live under every scheduler, and simulates the same with their start-up."""
+def live_rows(machine: Machine, options: Options) -> Iterator[JsonObject]:
+    """Ten clients live under every scheduler, beside their simulation with and without start-up:
+    all in seconds."""
     jobs = federation(machine, 10, seed=0)
     factor = options.live_seconds / bound_of(machine, jobs)
     jobs = [replace(job, seconds=job.seconds * factor) for job in jobs]
-    rows = []
     for name, scheduler in SCHEDULERS.items():
         live = run_live(machine, scheduler(machine, jobs), jobs)
-        rows.append(
-            LiveRow(
-                machine=machine.name,
-                scheduler=name,
-                bound=options.live_seconds,
-                simulated=simulate(scheduler(machine, jobs), jobs),
-                startup_mean=statistics.mean(live.startup.values()),
-                simulated_with_startup=simulate(scheduler(machine, jobs), jobs, live.startup),
-                live=live.makespan,
-            )
-        )
-    return rows
+        yield {
+            "machine": machine.name,
+            "scheduler": name,
+            "bound": options.live_seconds,
+            "simulated": simulate(scheduler(machine, jobs), jobs),
+            "startup_mean": statistics.mean(live.startup.values()),
+            "simulated_with_startup": simulate(scheduler(machine, jobs), jobs, live.startup),
+            "live": live.makespan,
+        }
 
 
-def ratio_table(rows: list[Row], seeds: int) -> Table:
+def ratio_table(rows: list[JsonObject], seeds: int) -> Table:
     """Mean and worst ratio of each scheduler."""
     title = (
         f"makespan / lower bound on a simulated clock, mean (worst) of {seeds} federations; times "
@@ -208,43 +168,42 @@ def ratio_table(rows: list[Row], seeds: int) -> Table:
     columns = [*SCHEDULERS, "bound, s", "first come / ours", "uniform / ours"]
     table = Table("machine", "clients", *columns, title=title)
     for row in rows:
-        means = {name: statistics.mean(ratios) for name, ratios in row.ratios.items()}
+        means = {name: statistics.mean(ratios) for name, ratios in row["ratios"].items()}
         table.add_row(
-            row.machine,
-            str(row.clients),
-            *(f"{means[name]:.2f} ({max(ratios):.2f})" for name, ratios in row.ratios.items()),
-            f"{statistics.mean(row.bounds):.0f}",
+            row["machine"],
+            str(row["clients"]),
+            *(f"{means[name]:.2f} ({max(ratios):.2f})" for name, ratios in row["ratios"].items()),
+            f"{statistics.mean(row['bounds']):.0f}",
             f"{means['first come'] / means['ours']:.2f}",
             f"{means['uniform'] / means['ours']:.2f}",
         )
     return table
 
 
-def crowd_table(rows: list[CrowdRow]) -> Table:
+def crowd_table(rows: list[JsonObject]) -> Table:
     """Time and memory by client; the time's growth beside that of the clients' logarithm."""
     title = "our placement's own time, adding clients included, and memory, on a simulated clock"
     columns = ("us a client", "times the first", "log K times the first", "bytes a client")
     table = Table("machine", "clients", *columns, title=title)
     for row in rows:
-        first = next(other for other in rows if other.machine == row.machine)
-        growth = row.seconds_each / first.seconds_each
-        logarithm = math.log(row.clients) / math.log(first.clients)
-        figures = (f"{1e6 * row.seconds_each:.0f}", f"{growth:.2f}", f"{logarithm:.2f}")
-        table.add_row(row.machine, f"{row.clients:,}", *figures, f"{row.bytes_each:.0f}")
+        first = next(other for other in rows if other["machine"] == row["machine"])
+        growth = row["seconds_each"] / first["seconds_each"]
+        logarithm = math.log(row["clients"]) / math.log(first["clients"])
+        figures = (f"{1e6 * row['seconds_each']:.0f}", f"{growth:.2f}", f"{logarithm:.2f}")
+        bytes_each = f"{row['bytes_each']:.0f}"
+        table.add_row(row["machine"], f"{row['clients']:,}", *figures, bytes_each)
     return table
 
 
-def live_table(rows: list[LiveRow]) -> Table:
+def live_table(rows: list[JsonObject]) -> Table:
     """Live makespans beside the simulated ones."""
     title = "ten clients on real Ray actors that sleep, on logical resources; seconds"
     columns = ("bound", "simulated", "start-up, mean", "simulated with start-up", "live")
     table = Table("machine", "scheduler", *columns, "live / simulated with start-up", title=title)
     for row in rows:
-        figures = (row.bound, row.simulated, row.startup_mean, row.simulated_with_startup, row.live)
-        ratio = row.live / row.simulated_with_startup
-        table.add_row(
-            row.machine, row.scheduler, *(f"{figure:.1f}" for figure in figures), f"{ratio:.2f}"
-        )
+        machine, scheduler, *figures = row.values()
+        ratio = row["live"] / row["simulated_with_startup"]
+        table.add_row(machine, scheduler, *(f"{s:.1f}" for s in figures), f"{ratio:.2f}")
     return table
 
 

@@ -9,13 +9,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from plain_data import Data, batches, new_model
 from torch import Tensor, nn, optim
+from torch.utils.data import DataLoader, TensorDataset
 
 from cluster.run.prepare import Prepared
+from fl.models import build_classifier
 from fl.models.generators import NOISE, FeatureGenerator
 from fl.training.features import features_and_logits, head_of
 
+Data = tuple[Tensor, Tensor]
+"""Images and labels."""
 State = dict[str, Tensor]
 Term = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor | float]
 """Of model, features, logits and labels: what a method adds to the cross-entropy."""
@@ -203,3 +206,19 @@ def mean(states: list[State], shares: list[float]) -> State:
         )
         for name in states[0]
     }
+
+
+def batches(data: Data, size: int) -> DataLoader[Any]:
+    """Shuffled batches."""
+    return DataLoader(TensorDataset(*data), size, shuffle=True)
+
+
+def new_model(prepared: Prepared, name: str, width: float) -> nn.Module:
+    """An untrained model."""
+    run_spec = prepared.run_spec
+    return build_classifier(name, run_spec.image_shape, run_spec.num_classes, width=width)
+
+
+def as_images(pixels: Any, device: torch.device) -> Tensor:
+    """Bytes (N, C, H, W) as float32 in [0, 1]."""
+    return torch.from_numpy(pixels).to(device).float() / 255

@@ -15,8 +15,19 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from plain_data import Data, as_images, batches, new_model
-from plain_relatives import fedbn, feddyn, fedgen, moon
+from plain_relatives import (
+    Data,
+    as_images,
+    batches,
+    by_samples,
+    fedbn,
+    feddyn,
+    fedgen,
+    mean,
+    moon,
+    new_model,
+    start,
+)
 from torch import Tensor, nn, optim
 
 from cluster.run.command_line import parse
@@ -52,8 +63,7 @@ def averaging(
     prepared: Prepared, config: Any, shards: list[Data], rounds: int, device: torch.device
 ) -> Iterator[nn.Module]:
     """FedAvg, weighted by samples; yields the global model after each round."""
-    how = config.classifier
-    model = new_model(prepared, how.model, how.width).to(device)
+    how, model = config.classifier, start(prepared, config, device)
     for _ in range(rounds):
         states = []
         for shard in shards:
@@ -65,13 +75,7 @@ def averaging(
                     F.cross_entropy(local(x), y).backward()
                     sgd.step()
             states.append(local.state_dict())
-        total = sum(len(labels) for _, labels in shards)
-        shares = [len(labels) / total for _, labels in shards]
-        mean = {
-            name: sum(share * state[name] for share, state in zip(shares, states, strict=True))
-            for name in states[0]
-        }
-        model.load_state_dict(mean)
+        model.load_state_dict(mean(states, by_samples(shards)))
         yield model
 
 

@@ -6,41 +6,35 @@ Six clients on the digits, cut iid, one round, in this process; each run is atta
 privacy` does it. FedMHO has three classifiers and three generators, FedAvg six classifiers.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from math import inf, isinf
 from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
 
-import numpy as np
 import robust
 import torch
 import tyro
-from machine import Rows, processor
+from machine import Rows, here_and_now
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
-from robust import NoStore, Size, settings
+from robust import NoStore, Size, members_of, played, settings
 
 from fl.clients import Clients
 from fl.data.datasets import Dataset, load
 from fl.data.partition import PartitionConfig, make_partition
-from fl.data.shard import Shard
 from fl.errors import UserError
 from fl.events import Events
 from fl.exchange import Tensors, Upload
 from fl.executor import InProcess
-from fl.federation import Client, Request, RunSpec, Training
-from fl.fusion.server import SingleServer
+from fl.federation import RunSpec, Training
 from fl.json_files import JsonObject
 from fl.methods.registry import get_method
 from fl.privacy.measure import Subject, measure
 from fl.report.style import MUTED, WIDE, legend_above, quiet
-from fl.rounds import Rounds
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 from fl.training.private import DpConfig, PrivateClassifier, PrivateGenerator, private
@@ -122,10 +116,8 @@ def main(options: Options) -> int:
                 told.add(seed=options.seed, **{**asdict(row), "epsilon": named(row.epsilon)})
                 rows.append(row)
     Console(width=80).print(table_of(rows))
-    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    machine = f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}"
     error = max(row.error for row in rows)
-    print(f"{date}, {machine}\nStandard error of an upload's AUC: up to {error:.3f}")
+    print(f"{here_and_now()}\nStandard error of an upload's AUC: up to {error:.3f}")
     if options.output:
         drawing(rows, options.epsilons).savefig(
             options.output, format="png", dpi=78, metadata={"Software": None}
@@ -140,24 +132,12 @@ def attacked(name: Name, epsilon: float, size: Size, data: Dataset, seed: int) -
     cut = make_partition(
         data.train.labels, size.clients, 10, PartitionConfig(kind="iid"), alpha=1.0, seed=seed
     )
-    parts = method.assign(config, size.clients, run_spec)
-    members = [
-        Client(
-            id=k,
-            role=part.role,
-            training=trained_by(part.training, epsilon, len(cut.train[k]), run_spec),
-            num_samples=len(cut.train[k]),
-            request=Request(cpus=1, gpus=0),
-        )
-        for k, part in enumerate(parts)
-    ]
-    events, store = Events(), Kept()
-    clients = Clients(members, cut.train, run_spec, InProcess(data.train), store, events)
-    test = Shard.from_split(data.test, np.arange(len(data.test.labels)), 10)
-    server = SingleServer(run_spec, test, events, torch.device("cpu"))
-    more = {} if method.one_shot else {"rounds": Rounds(1)}
-    outcome = method.run(clients, server, config, **more)
-    trainings = [member.training for member in members]
+    members = members_of(method, config, cut.train, run_spec)
+    trainings = [trained_by(m.training, epsilon, m.num_samples, run_spec) for m in members]
+    members = [replace(m, training=t) for m, t in zip(members, trainings, strict=True)]
+    store = Kept()
+    clients = Clients(members, cut.train, run_spec, InProcess(data.train), store, Events())
+    outcome = played(method, config, clients, data)
     subject = Subject(data, cut.train, trainings, store.uploads, run_spec, outcome.model)
     return rows_of(name, epsilon, outcome.epochs[-1].accuracy, measure(subject))
 

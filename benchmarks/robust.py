@@ -9,12 +9,10 @@ clients in turn. Liars whose uploads are refused are dropped; where then too few
 for a rule the cell has a dash.
 """
 
-import os
 import sys
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
@@ -23,7 +21,7 @@ import numpy as np
 import torch
 import tyro
 from attacks import ATTACKS, Liars, Trained
-from machine import Rows, processor
+from machine import Rows, here_and_now
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -162,29 +160,42 @@ class Federation:
             alpha=min(self.alpha, 1e6),
             seed=seed,
         )
-        members = [
-            Client(
-                id=k,
-                role=part.role,
-                training=part.training,
-                num_samples=len(cut.train[k]),
-                request=Request(cpus=1, gpus=0),
-            )
-            for k, part in enumerate(method.assign(config, self.size.clients, run_spec))
-        ]
+        members = members_of(method, config, cut.train, run_spec)
         poisoned = self.poisoned.setdefault(attack, {})
         executor = Liars(self.data.train, attack, liars, self.honest, poisoned)
-        events = Events()
         clients = Clients(
-            members, cut.train, run_spec, executor, NoStore(), events, on_failure="drop"
+            members, cut.train, run_spec, executor, NoStore(), Events(), on_failure="drop"
         )
-        test = Shard.from_split(self.data.test, np.arange(len(self.data.test.labels)), 10)
-        server = SingleServer(run_spec, test, events, torch.device("cpu"))
-        more = {} if method.one_shot else {"rounds": Rounds(rounds)}
         try:
-            return method.run(clients, server, config, **more)
+            return played(method, config, clients, self.data, rounds)
         finally:
             self.refused |= {(attack, members[k].role) for k in clients.dropped}
+
+
+def members_of(
+    method: Method, config: Any, shards: Sequence[np.ndarray], run_spec: RunSpec
+) -> list[Client]:
+    """The method's clients, by the indices that each has."""
+    return [
+        Client(
+            id=k,
+            role=part.role,
+            training=part.training,
+            num_samples=len(shards[k]),
+            request=Request(cpus=1, gpus=0),
+        )
+        for k, part in enumerate(method.assign(config, len(shards), run_spec))
+    ]
+
+
+def played(
+    method: Method, config: Any, clients: Clients, data: Dataset, rounds: int = 1
+) -> Outcome:
+    """What the method comes to on these clients and a server in this process."""
+    test = Shard.from_split(data.test, np.arange(len(data.test.labels)), 10)
+    server = SingleServer(clients.run_spec, test, Events(), torch.device("cpu"))
+    more = {} if method.one_shot else {"rounds": Rounds(rounds)}
+    return method.run(clients, server, config, **more)
 
 
 def main(options: Options) -> int:
@@ -194,10 +205,8 @@ def main(options: Options) -> int:
     data = load("digits", Path(), max_train=size.train, max_test=size.test)
     federations = [Federation(data, size, seed, options.alpha) for seed in options.seeds]
     console, rows = Console(width=80), Rows("robust", options.json)
-    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    machine = f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}"
-    said = {n: getattr(options, n) for n in ("assumed", "seeds", "shares")}
-    rows.add(kind="machine", date=date, machine=machine, alpha=str(options.alpha), **said)
+    said, where = {n: getattr(options, n) for n in ("assumed", "seeds", "shares")}, here_and_now()
+    rows.add(kind="machine", machine=where, alpha=str(options.alpha), **said)
     accuracies: dict[str, Cells] = {}
     for name in options.methods:
         accuracies[name] = compared(name, federations, options)
@@ -206,7 +215,7 @@ def main(options: Options) -> int:
         refused = {pair for federation in federations for pair in federation.refused}
         said = ", ".join(f"{attack} ({role})" for attack, role in sorted(refused))
         console.print(f"refused and dropped: {said or 'nobody'}")
-    console.print(f"{date}, {machine}", soft_wrap=True)
+    console.print(where, soft_wrap=True)
     if options.output:
         drawing(accuracies, options).savefig(
             options.output, format="png", dpi=78, metadata={"Software": None}

@@ -24,10 +24,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +33,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import torch
 import tyro
-from machine import Rows, copy_bandwidth, default_device, describe_machine
+from machine import Rows, copy_bandwidth, default_device, describe_machine, seconds_of, watched
 from rich.console import Console
 from rich.table import Table
 from stacked_way import (
@@ -115,7 +113,8 @@ def chosen(options: Options) -> list[Way]:
 
 
 def measure(way: Way, options: Options, sizes: Path) -> dict[str, float]:
-    """Clients per second, seconds until the first one trains, and bytes of memory at the peak."""
+    """Clients per second, seconds until the first one trains, and bytes of memory at the peak, of
+    the process and its descendants together, shared pages counted once."""
     command = [sys.executable, str(Path(__file__).with_name("stacked_way.py")), way.name]
     command += [str(options.clients), str(options.data_root), str(sizes)]
     begin = time.time()
@@ -123,7 +122,8 @@ def measure(way: Way, options: Options, sizes: Path) -> dict[str, float]:
     waiting = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     env = {name: value for name, value in os.environ.items() if name not in waiting}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
-    with peak_bytes(process.pid) as peak:
+    seen = [0.0]
+    with watched(process.pid, 0.5, lambda found: seen.append(sum(map(_proportional, found)))):
         printed, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f"{way.name}: its process failed")
@@ -133,25 +133,7 @@ def measure(way: Way, options: Options, sizes: Path) -> dict[str, float]:
     later = [t for t in times if t > times[0] + 0.05]
     whole = way.whole or not later
     rate = len(times) / times[-1] if whole else len(later) / (later[-1] - times[0])
-    return {"rate": rate, "ready": moments["ready"] - begin, "bytes": peak()}
-
-
-@contextmanager
-def peak_bytes(pid: int) -> Iterator[Callable[[], float]]:
-    """Peak memory of a process and its descendants together, shared pages counted once."""
-    seen, done = [0.0], threading.Event()
-
-    def watch() -> None:
-        process = psutil.Process(pid)
-        while not done.wait(0.5):
-            with suppress(psutil.Error):
-                seen.append(sum(map(_proportional, [process, *process.children(recursive=True)])))
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    yield lambda: max(seen)
-    done.set()
-    watcher.join()
+    return {"rate": rate, "ready": moments["ready"] - begin, "bytes": max(seen)}
 
 
 def _proportional(process: Any) -> float:
@@ -189,25 +171,16 @@ def arithmetic_bound(dataset: Dataset) -> dict[str, float]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     x, w = torch.randn(64, 784), torch.randn(256, 784)
-    products = [
+    products: list[Callable[[], object]] = [
         lambda: torch.nn.functional.linear(x, w),
         lambda: torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], ""),
     ]
-    best = min(_seconds(product) for product in products)
+    best = min(seconds_of(product, torch.device("cpu"), repeats=300) for product in products)
     torch.set_num_threads(threads)
     speed = 2 * 64 * 784 * 256 / best
     flops = counter.get_total_flops()
     rate = speed * psutil.cpu_count() / flops
     return {"flops_per_client": flops, "flops_per_second_and_core": speed, "rate": rate}
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    times = []
-    for _ in range(300):
-        begin = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begin)
-    return min(times)
 
 
 def summarise(

@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -27,7 +26,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 import tyro
-from machine import Rows, describe_machine
+from machine import Rows, describe_machine, watched
 from rich.console import Console
 from rich.table import Table
 
@@ -126,7 +125,16 @@ def launch(tree: Path, scratch: Path, cache: str, arguments: tuple[str, ...]) ->
             text=True,
         )
         clock, run_began = dict[str, float](), None
-        with processor_seconds(process.pid) as spent:
+        spent, seconds = [(0.0, 0.0)], dict[int, float]()
+
+        def see(found: list[psutil.Process]) -> None:
+            """Notes what the process and its descendants have computed by now."""
+            for each in found:
+                with suppress(psutil.Error):
+                    seconds[each.pid] = sum(each.cpu_times()[:2])
+            spent.append((time.perf_counter(), sum(seconds.values())))
+
+        with watched(process.pid, 0.1, see):
             for line in process.stdout or ():
                 clock.setdefault(MOMENTS[0], time.perf_counter() - began)
                 if run_began is None and (stamp := re.match(r"\[ *([\d.]+) s\]", line)):
@@ -147,28 +155,6 @@ def launch(tree: Path, scratch: Path, cache: str, arguments: tuple[str, ...]) ->
 def environment(tree: Path, cache: Path) -> dict[str, str]:
     """Has Python find the tree's packages, and ours the measurements in that cache."""
     return {**os.environ, "PYTHONPATH": str(tree), "XDG_CACHE_HOME": str(cache)}
-
-
-@contextmanager
-def processor_seconds(pid: int) -> Iterator[list[tuple[float, float]]]:
-    """Moments, with the seconds that the process and its descendants had computed by then."""
-    moments, done = [(0.0, 0.0)], threading.Event()
-    seconds: dict[int, float] = {}
-
-    def watch() -> None:
-        process = psutil.Process(pid)
-        while not done.wait(0.1):
-            with suppress(psutil.Error):
-                for each in [process, *process.children(recursive=True)]:
-                    with suppress(psutil.Error):
-                        seconds[each.pid] = sum(each.cpu_times()[:2])
-                moments.append((time.perf_counter(), sum(seconds.values())))
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    yield moments
-    done.set()
-    watcher.join()
 
 
 def spent_until(moments: list[tuple[float, float]], when: float) -> float:

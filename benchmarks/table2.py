@@ -10,16 +10,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from cost import macs, parameters
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from fl.models.registry import CLASSIFIERS, build_classifier, build_generator
 from fl.models.shapes import ImageShape
 
 BILINEAR_OPS = 11  # per output element, in thop's book-keeping
+
+
+def parameters(model: nn.Module) -> int:
+    """The number of trainable and fixed parameters; buffers do not count."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def macs(model: nn.Module, *inputs: Tensor) -> int:
+    """Multiply-accumulates of one forward pass, counted by torch as it runs (meta device too)."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(*inputs)
+    return counter.get_total_flops() // 2
 
 
 def profiler_ops(model: nn.Module, *inputs: Tensor) -> int:

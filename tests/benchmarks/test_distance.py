@@ -1,13 +1,9 @@
 """The distance benchmark: its procedures keep the same samples, its figures are what they say."""
 
-from pathlib import Path
-
 import distance
 import distance_peers
 import pytest
 from torch import Tensor
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -1,18 +1,14 @@
 """The placement benchmark: its federations, its schedulers, and figures that are possible."""
 
 from collections.abc import Callable
-from pathlib import Path
 
-import numpy as np
 import pytest
 from federations import (
     CLASSES,
-    CLIENT_NOISE,
     EPOCHS,
     GB,
     LEAST_SAMPLES,
     MACHINES,
-    MODEL_NOISE,
     SAMPLES_PER_CLASS,
     SHARES,
     Job,
@@ -24,15 +20,13 @@ from schedulers import SCHEDULERS, Scheduler, first_come, ours, simulate
 from cluster.scheduling.placement import Bundle, lower_bound
 from fl.federation import Request
 
-ROOT = Path(__file__).parents[2]
-
-
 BOX = Machine(
     name="two cores",
     bundles=(Bundle(name="box", cpus=2, gpus=0, memory_bytes=4 * GB),),
     requests={},
     rates={"cnn": 1.0},
 )
+every_machine = pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 every_scheduler = pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHEDULERS)
 
 
@@ -50,7 +44,7 @@ def drain(scheduler: Scheduler) -> list[int]:
 
 
 @every_scheduler
-@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+@every_machine
 def test_every_client_runs_once_and_no_bound_is_undercut(
     make: Callable[..., Scheduler], machine: Machine
 ) -> None:
@@ -76,9 +70,6 @@ def test_ours_starts_the_longest_first() -> None:
     assert simulate(first_come(BOX, jobs), jobs) == 6.0
 
 
-every_machine = pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
-
-
 @every_machine
 @pytest.mark.parametrize("clients", [10, 50])
 def test_a_federation_shares_all_samples_among_models_in_their_shares(
@@ -94,17 +85,3 @@ def test_a_federation_shares_all_samples_among_models_in_their_shares(
     assert sum(samples) == CLASSES * SAMPLES_PER_CLASS
     assert min(samples) >= LEAST_SAMPLES
     assert all(job.request == machine.requests[job.model] for job in jobs)
-
-
-def test_times_differ_from_the_nominal_ones_by_model_and_by_client() -> None:
-    """In logarithms: by an error that a model's clients share, and one of each client's own."""
-    machine, shared, own = MACHINES[0], [], []
-    for seed in range(30):
-        errors: dict[str, list[float]] = {name: [] for name in SHARES}
-        for job in federation(machine, 20, seed):
-            errors[job.model].append(np.log(job.seconds / (job.work * machine.rates[job.model])))
-        for of_model in errors.values():
-            shared.append(np.mean(of_model))
-            own += list(np.array(of_model) - np.mean(of_model))
-    assert np.std(shared) == pytest.approx(MODEL_NOISE, rel=0.25)
-    assert np.std(own) == pytest.approx(CLIENT_NOISE, rel=0.25)

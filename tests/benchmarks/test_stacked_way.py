@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 from hand_cvae import flat_buffers, gradient_step, hand_derived
-from stacked_way import BASELINES, SAMPLES, TRAINING, Plainly, Way, alone, executor, job, ways
+from stacked_way import BASELINES, SAMPLES, Way, alone, executor, job, ways
 
 from fl.data.datasets import Split
 from fl.data.shard import Shard
 from fl.events import Events
 from fl.exchange import Tensors, Upload, unpack
-from fl.executor import InProcess
 from fl.federation import Request, RunSpec, TaskInput
 from fl.models.cvae import elbo_losses
 from fl.training.generator import GeneratorConfig, starting_generator, train_generator
@@ -60,16 +59,6 @@ def test_every_way_trains_the_same_client_to_the_same_upload(way: Way) -> None:
     assert begin < end
 
 
-def test_each_client_has_images_of_its_own_choice_and_asks_what_its_way_says() -> None:
-    first, second = job(0, OURS, 300), job(1, OURS, 300)
-    assert sorted(first.indices) != sorted(second.indices)
-    for own in (first, second):
-        assert len(set(own.indices.tolist())) == own.client.num_samples == SAMPLES
-        assert own.indices.max() < 300
-        assert (own.client.request, own.client.training) == (OURS.request, TRAINING)
-    assert np.array_equal(job(0, PLAIN, 300).indices, first.indices)
-
-
 @pytest.mark.parametrize("clients", [4, 50, 1000, 10_000])
 def test_slow_ways_get_a_part_of_the_clients_and_the_last_one_all(clients: int) -> None:
     found = ways(clients)
@@ -78,12 +67,6 @@ def test_slow_ways_get_a_part_of_the_clients_and_the_last_one_all(clients: int) 
     assert all(1 <= way.clients <= clients for way in found)
     assert found[-1].clients == clients
     assert {way.clients for way in found if way.whole} == {min(clients, 8)}
-
-
-def test_only_ways_that_train_cohorts_use_what_was_learned_of_their_size() -> None:
-    for way, kind in ((PLAIN, Plainly), (OURS, InProcess)):
-        with executor(way, split(), CohortSizes()) as running:
-            assert isinstance(running, kind)
 
 
 SPEC = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
