@@ -1,7 +1,5 @@
 """`python -m fl.report RUN [RUN...]`: writes each run's report anew, or compares the runs."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -27,25 +25,17 @@ def regenerate(
     from fl.report.compare import write_comparison
     from fl.report.page import write_report  # late, as importing matplotlib is slow
 
-    if output is not None:
-        with _damage_named(f"one of {len(runs)} runs"):
-            print(escaped(str(write_comparison(runs, output))))
-        return
-    for run in runs:
-        with _damage_named(str(run)):
-            print(escaped(str(write_report(run))))
-
-
-@contextmanager
-def _damage_named(run: str) -> Iterator[None]:
-    """Inside, content of a run's files that no run writes is bad input."""
-    try:
-        yield
-    except UserError:
-        raise
-    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        kind = type(error).__name__
-        raise UserError(f"{run} holds a damaged file: {kind}: {error}") from error
+    for run in runs if output is None else runs[:1]:
+        try:
+            page = write_report(run) if output is None else write_comparison(runs, output)
+        except UserError:
+            raise
+        except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            # Content that no run writes is bad input.
+            where = str(run) if output is None else f"one of {len(runs)} runs"
+            kind = type(error).__name__
+            raise UserError(f"{where} holds a damaged file: {kind}: {error}") from error
+        print(escaped(str(page)))
 
 
 if __name__ == "__main__":

@@ -3,12 +3,9 @@
 from statistics import fmean, pstdev
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from fl.json_files import JsonObject
 from fl.report import style
 from fl.report.course import LOG_FROM, Drawn
 from fl.report.read import RunRecord
@@ -71,7 +68,7 @@ def uploads(run: RunRecord) -> Drawn:
     axes.yaxis.set_major_formatter(lambda value, _: size(value).replace(".0 ", " "))
     axes.set(xlabel="client", ylabel="sent to the server", xlim=(-0.7, len(rows) - 0.3))
     style.name_columns(figure, axes, [str(row.client) for row in rows])
-    _role_legend(axes, [row.role for row in rows])
+    style.legend_above(axes, style.role_patches(row.role for row in rows))
     return figure, f"{caption}."
 
 
@@ -91,23 +88,22 @@ def partition(run: RunRecord) -> Drawn:
     axes.set(xlabel="client", ylabel="class")
     style.name_rows(figure, axes, part.class_names)
     style.name_columns(figure, axes, [str(index) for index in range(clients)])
-    _role_legend(axes, part.roles)
+    style.legend_above(axes, style.role_patches(part.roles))
     return figure, (
         f"Training samples by client and class in the {part.kind} partition {part.hash[:12]}: the "
         f"darker, the more (by the square root); the darkest cell has {part.counts.max():,}."
     )
 
 
-def _role_legend(axes: Axes, roles: list[str]) -> None:
-    handles = [Patch(color=style.role_colour(role), label=role) for role in sorted(set(roles))]
-    style.legend_above(axes, handles)
-
-
 def privacy(run: RunRecord) -> Drawn:
     """What attacks tell of a run's training samples: true against false positive rates. A thin
     line per upload, a thick one for the global model, dashes for chance."""
-    attacks = _attacks(run.privacy) if run.privacy is not None else []
-    if run.privacy is None or not attacks:
+    if run.privacy is None:
+        return None
+    rows = [("an upload", row) for row in run.privacy["uploads"]]
+    rows += [("the global model", run.privacy["global"])] if run.privacy["global"] else []
+    attacks = [(name, whom, c) for whom, row in rows for name, c in row["attacks"].items()]
+    if not attacks:
         return None
     figure, axes = style.new_axes(style.HALF, 4.0, "both")
     rates = run.privacy["false_positives"]
@@ -128,10 +124,3 @@ def privacy(run: RunRecord) -> Drawn:
         "Membership inference: how many training samples an attack finds, against how many other "
         f"samples it takes for such; dashes are chance. Largest area under a curve: {largest}."
     )
-
-
-def _attacks(privacy: JsonObject) -> list[tuple[str, str, JsonObject]]:
-    """Each attack's name, whom it is on, and its curve."""
-    rows = [("an upload", row) for row in privacy["uploads"]]
-    rows += [("the global model", privacy["global"])] if privacy["global"] else []
-    return [(name, whom, curve) for whom, row in rows for name, curve in row["attacks"].items()]

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from itertools import groupby
 
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
@@ -179,8 +178,7 @@ def placement(run: RunRecord) -> Drawn:
     took, bound = makespan.get("seconds"), makespan.get("lower_bound")
     axes.set(ylim=(len(lanes) - 0.4, -0.6), xlim=(0, 1.01 * max(end - begin, bound or 0.0)))
     axes.set(xlabel="seconds since the first client started")
-    roles = sorted({e["role"] for e in placed})
-    handles: list[Artist] = [Patch(color=style.role_colour(role), label=role) for role in roles]
+    handles = style.role_patches(e["role"] for e in placed)
     if any(e["attempts"] > 1 for e in placed):
         handles.append(Patch(facecolor="white", edgecolor=style.INK, label="tried again"))
     caption = "Where each client was trained and when"

@@ -5,7 +5,7 @@ The colours are Okabe and Ito's, which people with any colour vision can disting
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 INK = "#1f2933"
@@ -40,6 +41,11 @@ LEAST_SPAN = 0.05  # of an axis of accuracies
 def role_colour(role: str) -> str:
     """The colour of a client's role."""
     return ROLES.get(role, OTHER_ROLE)
+
+
+def role_patches(roles: Iterable[str]) -> list[Artist]:
+    """A legend's patch for each of the roles."""
+    return [Patch(color=role_colour(role), label=role) for role in sorted(set(roles))]
 
 
 def width_of(things: int) -> float:

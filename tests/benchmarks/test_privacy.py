@@ -7,7 +7,7 @@ from pathlib import Path
 
 import privacy
 import pytest
-from privacy import Options, along, rows_of
+from privacy import Options, rows_of
 
 from fl.training import private
 
@@ -49,8 +49,3 @@ def test_a_row_takes_the_uploads_together() -> None:
     (row,) = rows_of("fedavg", 8.0, 0.7, found)
     assert (row.model, row.uploads, row.error) == (0.55, [0.6, 0.8], 0.03)
     assert isclose(row.found, 0.04)
-
-
-def test_inf_lies_beyond_the_largest_epsilon() -> None:
-    assert along((inf, 8.0, 1.0)) == {1.0: 1.0, 8.0: 8.0, inf: 24.0}
-    assert along((inf,))[inf] > 0

@@ -1,7 +1,7 @@
 """Run directories as runs leave them, small."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -63,18 +63,25 @@ def legend(axes: Axes) -> list[str]:
 def make_run(tmp_path: Path) -> MakeRun:
     """Makes a finished run of four clients; unfinished ones come of deleting files from it."""
 
-    def make(name: str = "run", method: str = "fedmho", rounds: int = 1) -> Path:
+    def make(
+        name: str = "run",
+        method: str = "fedmho",
+        rounds: int = 1,
+        settings: Mapping[str, Any] = {},
+        result: Mapping[str, Any] = {},
+        events: Sequence[Any] | None = None,
+    ) -> Path:
         run_dir = tmp_path / name
         (run_dir / "synthetic").mkdir(parents=True)
-        (run_dir / "config.yaml").write_text(yaml.safe_dump(_config(method)))
-        result = _result(method)
-        events = _events()
+        config = {**_config(method), **settings}
+        (run_dir / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+        found = {**_result(method), **result}
+        told = [*_events(), *(_rounds(rounds) if rounds > 1 else [])] if events is None else events
         if rounds > 1:
-            result |= {"protocol": "rounds", "rounds_to": {"0.5": 1, "0.8": rounds}}
-            events += _rounds(rounds)
-        (run_dir / "result.json").write_text(json.dumps(result))
+            found |= {"protocol": "rounds", "rounds_to": {"0.5": 1, "0.8": rounds}}
+        (run_dir / "result.json").write_text(json.dumps(found))
         (run_dir / "partition.json").write_text(json.dumps(PARTITION))
-        (run_dir / "metrics.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in events))
+        (run_dir / "metrics.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in told))
         save_file(_samples(), run_dir / "synthetic" / "samples.safetensors")
         return run_dir
 
@@ -91,22 +98,15 @@ def make_scored(make_run: MakeRun) -> MakeRun:
         accuracies: Sequence[Sequence[float | None]] = SCORES,
         **changes: Any,
     ) -> Path:
-        run_dir = make_run(name, method=method)
-        config = yaml.safe_load((run_dir / "config.yaml").read_text())
-        settings = {"rounds": len(accuracies), "data": {"validation": 0.0}}
-        (run_dir / "config.yaml").write_text(yaml.safe_dump(config | settings, sort_keys=False))
         means = [fmean(a for a in row if a is not None) for row in accuracies]
         events = [e for e in _events() if e["event"] != "epoch"]
         for event, row, mean in zip(_rounds(len(means)), accuracies, means, strict=True):
             events.append(event | {"accuracy": mean, "client_accuracy": list(row)})
-        (run_dir / "metrics.jsonl").write_text("".join(f"{json.dumps(e)}\n" for e in events))
-        last = list(accuracies[-1])
-        scored = {"scored_on": "clients", "accuracy": means[-1], "client_accuracy": last}
-        best = {"best_accuracy": max(means), "best_epoch": 1 + means.index(max(means))}
-        scored |= best | {"rounds": len(means), "ua": fmean(means), "dropped": {}}
-        result = json.loads((run_dir / "result.json").read_text()) | scored | changes
-        (run_dir / "result.json").write_text(json.dumps(result))
-        return run_dir
+        scored = {"scored_on": "clients", "accuracy": means[-1], "ua": fmean(means), "dropped": {}}
+        scored |= {"best_accuracy": max(means), "best_epoch": 1 + means.index(max(means))}
+        scored |= {"client_accuracy": list(accuracies[-1]), "rounds": len(means), **changes}
+        settings = {"rounds": len(means), "data": {"validation": 0.0}}
+        return make_run(name, method, settings=settings, result=scored, events=events)
 
     return make
 

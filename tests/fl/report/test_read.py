@@ -13,6 +13,7 @@ from fl.events import (
     ClientDropped,
     ClientEnd,
     Epoch,
+    Event,
     RoundEnd,
     RoundsResumed,
     RunStart,
@@ -90,21 +91,27 @@ def test_half_a_line_of_the_events_is_passed_over_wherever_it_stands(tmp_path: P
     assert read_events(path) == [STARTED] * 2
 
 
-def test_a_resumed_run_counts_its_clients_once() -> None:
-    (row,) = client_rows([STARTED, END, STARTED, replace(END, reused=True)]).values()
-    assert (row.bytes_up, row.seconds, row.reused) == (10, 1.5, True)
+FIRST, SECOND, THIRD = (replace(END, round=number) for number in (1, 2, 3))
+AGAIN = replace(END, reused=True, model="vgg9")
 
 
-def test_a_client_of_many_rounds_is_summed_with_what_it_reported_last() -> None:
-    (row,) = client_rows([END, replace(END, reused=True, model="vgg9")]).values()
-    assert (row.bytes_up, row.seconds, row.reused, row.model) == (20, 3.0, False, "vgg9")
-
-
-def test_a_run_resumed_between_rounds_counts_each_round_once() -> None:
-    first, second, third = (replace(END, round=number) for number in (1, 2, 3))
-    events = [STARTED, first, second, third, STARTED, RoundsResumed(round=2, rounds=3), third]
-    (row,) = client_rows(events).values()
-    assert row.bytes_up == 30
+@pytest.mark.parametrize(
+    ("events", "row"),
+    [
+        ([STARTED, END, STARTED, AGAIN], (10, 1.5, True, "vgg9")),  # resumed: counted once
+        ([END, AGAIN], (20, 3.0, False, "vgg9")),  # of two rounds: summed, with the last model
+        (
+            [STARTED, FIRST, SECOND, THIRD, STARTED, RoundsResumed(round=2, rounds=3), THIRD],
+            (30, 4.5, False, None),
+        ),  # resumed between rounds: each round once
+    ],
+    ids=["resumed", "rounds", "resumed between rounds"],
+)
+def test_a_client_is_summed_over_rounds_each_of_which_counts_once(
+    events: list[Event], row: tuple[int, float, bool, str | None]
+) -> None:
+    (found,) = client_rows(events).values()
+    assert (found.bytes_up, found.seconds, found.reused, found.model) == row
 
 
 def test_clients_are_in_the_order_of_their_ids() -> None:
