@@ -24,7 +24,6 @@ from pathlib import Path
 
 import torch
 import tyro
-from distance_peers import KEEP, cdist_loop, flash_kmeans, released_procedure, two_reads
 from machine import Rows, copy_bandwidth, describe_machine, settle
 from rich.console import Console
 from rich.table import Table
@@ -51,6 +50,7 @@ SHAPES = (
 GPU_ONLY = 1 << 30  # elements: 4 GiB in float32
 ROTATION = 1 << 30  # bytes of inputs that are used in turn: many times a cache's size
 SLOW = 10.0  # seconds: a procedure that takes longer runs once, without a warm-up
+KEEP = 0.8  # of each class's samples
 PLACED = 8  # inputs that ranks are given: Ray's object store holds them all
 
 Procedure = Callable[[Tensor, Tensor, int], object]
@@ -210,6 +210,55 @@ def procedures(device: str) -> Iterator[tuple[str, Procedure | str, int]]:
     yield "two reads", two_reads, threads
     for count in sorted({1, threads}):
         yield f"released, threads: {count}", released_procedure, count
+
+
+# What the filter is held against: other ways to keep each class's nearest samples.
+
+
+def released_procedure(samples: Tensor, labels: Tensor, num_classes: int) -> object:
+    """The released code's filter: class by class on the CPU, without its plots and data loader."""
+    from sklearn.cluster import KMeans
+
+    samples, labels = samples.cpu(), labels.cpu()
+    kept = []
+    for c in range(num_classes):
+        numbers = (labels == c).nonzero().squeeze(1)
+        own = samples[numbers]
+        fitted = KMeans(n_clusters=1, random_state=0).fit(own.numpy())
+        centre = torch.from_numpy(fitted.cluster_centers_).float()
+        distances = torch.norm(own - centre, dim=1)
+        kept.append(numbers[distances.topk(int(KEEP * len(own)), largest=False).indices])
+    return torch.cat(kept)
+
+
+def cdist_loop(samples: Tensor, labels: Tensor, num_classes: int) -> object:
+    """A loop over the classes on the samples' device."""
+    kept = []
+    for c in range(num_classes):
+        numbers = (labels == c).nonzero().squeeze(1)
+        own = samples[numbers]
+        distances = torch.cdist(own, own.mean(0, keepdim=True)).squeeze(1)
+        kept.append(numbers[distances.topk(int(KEEP * len(own)), largest=False).indices])
+    return torch.cat(kept)
+
+
+def flash_kmeans(samples: Tensor, labels: Tensor, num_classes: int) -> object:
+    """flash-kmeans' centre of each class, then norm and topk, which it leaves to its user."""
+    from flash_kmeans import batch_kmeans_Euclid  # type: ignore[import-not-found]
+
+    kept = []
+    for c in range(num_classes):
+        numbers = (labels == c).nonzero().squeeze(1)
+        own = samples[numbers]
+        centres = batch_kmeans_Euclid(own.unsqueeze(0), n_clusters=1, max_iters=1)[1]
+        distances = torch.linalg.vector_norm(own - centres[0], dim=1)
+        kept.append(numbers[distances.topk(int(KEEP * len(own)), largest=False).indices])
+    return torch.cat(kept)
+
+
+def two_reads(samples: Tensor, labels: Tensor, num_classes: int) -> object:
+    """The least that any procedure must do: read all samples twice."""
+    return samples.sum(), samples.sum()
 
 
 def kernel(backend: str) -> Procedure:

@@ -1,7 +1,6 @@
 """The distance benchmark: its procedures keep the same samples, its figures are what they say."""
 
 import distance
-import distance_peers
 import pytest
 from torch import Tensor
 
@@ -19,5 +18,5 @@ def test_all_procedures_keep_the_same_samples(small: tuple[list[Tensor], Tensor]
     assert len(expected) == 3 * 16
     found = distance.kernel("torch")(inputs[0], labels, 3)
     assert found.indices.tolist() == expected  # type: ignore[attr-defined]
-    for peer in (distance_peers.released_procedure, distance_peers.cdist_loop):
+    for peer in (distance.released_procedure, distance.cdist_loop):
         assert sorted(peer(inputs[0], labels, 3).tolist()) == expected  # type: ignore[attr-defined]

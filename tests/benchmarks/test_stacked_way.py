@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from hand_cvae import flat_buffers, gradient_step, hand_derived
-from stacked_way import BASELINES, SAMPLES, Way, alone, executor, job, ways
+from stacked_way import SAMPLES, Way, alone, executor, job
 
 from fl.data.datasets import Split
 from fl.data.shard import Shard
@@ -57,16 +57,6 @@ def test_every_way_trains_the_same_client_to_the_same_upload(way: Way) -> None:
         torch.testing.assert_close(sent[name], tensor, rtol=1e-2, atol=1e-3)
     begin, end = outcome.note.span
     assert begin < end
-
-
-@pytest.mark.parametrize("clients", [4, 50, 1000, 10_000])
-def test_slow_ways_get_a_part_of_the_clients_and_the_last_one_all(clients: int) -> None:
-    found = ways(clients)
-    assert [way.name for way in found[:2]] == list(BASELINES)
-    assert len({way.name for way in found}) == len(found)
-    assert all(1 <= way.clients <= clients for way in found)
-    assert found[-1].clients == clients
-    assert {way.clients for way in found if way.whole} == {min(clients, 8)}
 
 
 SPEC = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
