@@ -6,7 +6,7 @@ process a second and 90 MiB.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Literal, Protocol
@@ -23,6 +23,8 @@ from fl.training.torch_internals import (
 )
 
 State = dict[str, list[Tensor]]
+ByClient = Sequence[Sequence[Tensor]]
+"""Of each client its tensors."""
 
 
 class CohortOptimizer(Protocol):
@@ -33,19 +35,29 @@ class CohortOptimizer(Protocol):
         ...
 
 
-class ResumableOptimizer(CohortOptimizer, Protocol):
+class ResumableOptimizer:
     """An optimiser with a state that can be saved and continued from, at another rate too."""
 
     lr: float | Tensor
     """Learning rate of the next step; a scalar on the device where the step is captured."""
 
+    def __init__(self, lr: float, parameters: ByClient, kept: Mapping[str, ByClient]) -> None:
+        """``kept``: by name what the next steps depend on beside the rate."""
+        self.lr, self._parameters, self._kept = lr, parameters, kept
+
+    def step(self, clients: Sequence[int]) -> None:
+        """See :class:`CohortOptimizer`."""
+        raise NotImplementedError
+
     def state(self) -> State:
         """What its next steps depend on beside the rate: the tensors themselves, not copies."""
-        ...
+        return {name: [t for own in kept for t in own] for name, kept in self._kept.items()}
 
     def load_state(self, state: State) -> None:
         """Continues from ``state``, which an optimiser of equal shapes gave."""
-        ...
+        for name, tensors in self.state().items():
+            for target, source in zip(tensors, state[name], strict=True):
+                target.copy_(source)
 
 
 @dataclass(frozen=True)
@@ -60,9 +72,9 @@ class SGD:
         """How far a weight can move in so many steps: any way, as a gradient may be of any size."""
         return math.inf
 
-    def for_cohort(self, parameters: Sequence[Sequence[Tensor]]) -> ResumableOptimizer:
+    def for_cohort(self, parameters: ByClient) -> ResumableOptimizer:
         """The optimiser of a cohort: one list of parameters per client."""
-        return _CohortSGD(self, parameters)
+        return _SGDSteps(self, parameters)
 
 
 @dataclass(frozen=True)
@@ -83,9 +95,9 @@ class Adam:
         first, second = self.betas
         return 1.25 * self.lr * steps * max(1.0, (1 - first) / math.sqrt(1 - second))
 
-    def for_cohort(self, parameters: Sequence[Sequence[Tensor]]) -> ResumableOptimizer:
+    def for_cohort(self, parameters: ByClient) -> ResumableOptimizer:
         """The optimiser of a cohort: one list of parameters per client."""
-        return _CohortAdam(self, parameters)
+        return _AdamSteps(self, parameters)
 
 
 Schedule = Literal["constant", "cosine", "step"]
@@ -128,7 +140,7 @@ class Paced:
             return 0.1 ** ((done >= 0.5) + (done >= 0.75))
         return 1.0
 
-    def for_cohort(self, parameters: Sequence[Sequence[Tensor]]) -> CohortOptimizer:
+    def for_cohort(self, parameters: ByClient) -> CohortOptimizer:
         """The optimiser of a cohort, which must be of one client: others have other steps."""
         (own,) = parameters
         return _PacedSteps(self, own)
@@ -143,17 +155,17 @@ class Proximal:
 
     def for_cohort(
         self,
-        parameters: Sequence[Sequence[Tensor]],
+        parameters: ByClient,
         anchors: Sequence[Sequence[Tensor] | None] | None = None,
     ) -> CohortOptimizer:
         """The optimiser of a cohort: one list of parameters per client, and one of their anchors;
         None for parameters that are held near where they start."""
-        given = anchors or [None] * len(parameters)
+        given = anchors or parameters
         starts = [
-            [p.detach().clone() for p in (own if anchor is None else anchor)]
+            [p.detach().clone() for p in anchor or own]
             for own, anchor in zip(parameters, given, strict=True)
         ]
-        return _CohortProximal(self, parameters, starts)
+        return _Altered(self.optimizer, parameters, starts, self.mu)
 
 
 @dataclass(frozen=True)
@@ -163,16 +175,13 @@ class Corrected:
     optimizer: SGD | Adam | Paced
 
     def for_cohort(
-        self,
-        parameters: Sequence[Sequence[Tensor]],
-        added: Sequence[Sequence[Tensor] | None] | None = None,
+        self, parameters: ByClient, added: Sequence[Sequence[Tensor] | None] | None = None
     ) -> CohortOptimizer:
         """The optimiser of a cohort: one list of parameters per client, and what is added to their
         gradients; None for nothing."""
-        given = added or [None] * len(parameters)
         zeros = _zeros(parameters)
-        whole = [zero if own is None else own for own, zero in zip(given, zeros, strict=True)]
-        return _CohortCorrected(self, parameters, whole)
+        whole = [own or zero for own, zero in zip(added or zeros, zeros, strict=True)]
+        return _Altered(self.optimizer, parameters, whole)
 
 
 AnyOptimizer = SGD | Adam | Paced | Proximal | Corrected
@@ -203,53 +212,42 @@ class Parts:
                 own.step((0,))
 
 
-class _CohortSGD:
-    def __init__(self, settings: SGD, parameters: Sequence[Sequence[Tensor]]) -> None:
-        self.lr: float | Tensor = settings.lr
-        self._momentum = settings.momentum
-        self._weight_decay = settings.weight_decay
-        self._parameters = parameters
+class _SGDSteps(ResumableOptimizer):
+    def __init__(self, settings: SGD, parameters: ByClient) -> None:
+        self._settings, self._first = settings, True
         self._velocities = _zeros(parameters) if settings.momentum else []
-        self._first = True
+        super().__init__(settings.lr, parameters, {"velocities": self._velocities})
 
     @torch.no_grad()
     def step(self, clients: Sequence[int]) -> None:
-        """See :class:`CohortOptimizer`."""
         parameters = _of(self._parameters, clients)
         sgd_step(
             parameters,
             _gradients(parameters),
-            _of(self._velocities, clients) if self._momentum else [],
+            _of(self._velocities, clients) if self._velocities else [],
             lr=self.lr,
-            momentum=self._momentum,
-            weight_decay=self._weight_decay,
+            momentum=self._settings.momentum,
+            weight_decay=self._settings.weight_decay,
             is_first=self._first,
         )
         self._first = False
 
-    def state(self) -> State:
-        """See :class:`ResumableOptimizer`."""
-        return {"velocities": _flat(self._velocities)}
-
     def load_state(self, state: State) -> None:
-        """See :class:`ResumableOptimizer`."""
-        _copy(_flat(self._velocities), state["velocities"])
+        super().load_state(state)
         self._first = False
 
 
-class _CohortAdam:
-    def __init__(self, settings: Adam, parameters: Sequence[Sequence[Tensor]]) -> None:
-        self.lr: float | Tensor = settings.lr
-        self._betas = settings.betas
-        self._weight_decay, self._decoupled = settings.weight_decay, settings.decoupled
-        self._parameters = parameters
+class _AdamSteps(ResumableOptimizer):
+    def __init__(self, settings: Adam, parameters: ByClient) -> None:
+        self._settings = settings
         self._means, self._squares = _zeros(parameters), _zeros(parameters)
         # One counter for all, since a client that still trains has taken every step so far.
         self._steps = torch.zeros((), device=parameters[0][0].device)
+        kept = {"means": self._means, "squares": self._squares, "steps": [[self._steps]]}
+        super().__init__(settings.lr, parameters, kept)
 
     @torch.no_grad()
     def step(self, clients: Sequence[int]) -> None:
-        """See :class:`CohortOptimizer`."""
         parameters = _of(self._parameters, clients)
         self._steps += 1
         adam_step(
@@ -259,20 +257,10 @@ class _CohortAdam:
             _of(self._squares, clients),
             self._steps,
             lr=self.lr,
-            betas=self._betas,
-            weight_decay=self._weight_decay,
-            decoupled=self._decoupled,
+            betas=self._settings.betas,
+            weight_decay=self._settings.weight_decay,
+            decoupled=self._settings.decoupled,
         )
-
-    def state(self) -> State:
-        """See :class:`ResumableOptimizer`."""
-        means, squares = _flat(self._means), _flat(self._squares)
-        return {"means": means, "squares": squares, "steps": [self._steps]}
-
-    def load_state(self, state: State) -> None:
-        """See :class:`ResumableOptimizer`."""
-        for name, tensors in self.state().items():
-            _copy(tensors, state[name])
 
 
 class _PacedSteps:
@@ -283,7 +271,6 @@ class _PacedSteps:
 
     @torch.no_grad()
     def step(self, clients: Sequence[int]) -> None:
-        """See :class:`CohortOptimizer`."""
         settings = self._settings
         self._optimizer.lr = settings.optimizer.lr * settings.factor(self._taken)
         self._taken += 1
@@ -293,60 +280,38 @@ class _PacedSteps:
         self._optimizer.step(clients)
 
 
-class _CohortProximal:
+class _Altered:
+    """Steps of another optimiser, along gradients that are altered first."""
+
     def __init__(
         self,
-        settings: Proximal,
-        parameters: Sequence[Sequence[Tensor]],
-        anchors: Sequence[Sequence[Tensor]],
+        optimizer: SGD | Adam | Paced,
+        parameters: ByClient,
+        given: ByClient,
+        mu: float | None = None,
     ) -> None:
-        self._optimizer = settings.optimizer.for_cohort(parameters)
-        self._mu = settings.mu
-        self._parameters = parameters
-        self._anchors = anchors
+        """``given``: what is added to the gradients; with ``mu``, where the parameters are held."""
+        self._parameters, self._given, self._mu = parameters, given, mu
+        self._optimizer = optimizer.for_cohort(parameters)
 
     @torch.no_grad()
     def step(self, clients: Sequence[int]) -> None:
-        """See :class:`CohortOptimizer`."""
-        parameters = _of(self._parameters, clients)
-        add_differences(_gradients(parameters), parameters, _of(self._anchors, clients), self._mu)
+        parameters, given = _of(self._parameters, clients), _of(self._given, clients)
+        if self._mu is None:
+            add(_gradients(parameters), given)
+        else:
+            add_differences(_gradients(parameters), parameters, given, self._mu)
         self._optimizer.step(clients)
 
 
-class _CohortCorrected:
-    def __init__(
-        self,
-        settings: Corrected,
-        parameters: Sequence[Sequence[Tensor]],
-        added: Sequence[Sequence[Tensor]],
-    ) -> None:
-        self._optimizer = settings.optimizer.for_cohort(parameters)
-        self._parameters, self._added = parameters, added
-
-    @torch.no_grad()
-    def step(self, clients: Sequence[int]) -> None:
-        """See :class:`CohortOptimizer`."""
-        add(_gradients(_of(self._parameters, clients)), _of(self._added, clients))
-        self._optimizer.step(clients)
-
-
-def _zeros(parameters: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+def _zeros(parameters: ByClient) -> list[list[Tensor]]:
     return [[torch.zeros_like(p) for p in own] for own in parameters]
 
 
-def _of(tensors: Sequence[Sequence[Tensor]], clients: Sequence[int]) -> list[Tensor]:
+def _of(tensors: ByClient, clients: Sequence[int]) -> list[Tensor]:
     return [t for k in clients for t in tensors[k]]
 
 
 def _gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
     """Each parameter's gradient; zeros for one that the loss does not depend on."""
     return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-
-
-def _flat(tensors: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    return [t for own in tensors for t in own]
-
-
-def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    for target, source in zip(targets, sources, strict=True):
-        target.copy_(source)

@@ -124,20 +124,6 @@ def test_the_proximal_term_pulls_each_client_back_to_where_it_started(inner: SGD
         torch.testing.assert_close(flat(cohort[k]), flat(alone), rtol=1e-5, atol=1e-6)
 
 
-def test_without_gradients_of_its_own_a_proximal_client_comes_back() -> None:
-    own = client(0)
-    start = flat(own)
-    optimizer = Proximal(SGD(0.5), mu=1.0).for_cohort([own])
-    with torch.no_grad():
-        for p in own:
-            p.add_(8.0)
-    for _ in range(3):
-        for p in own:
-            p.grad = torch.zeros_like(p)
-        optimizer.step([0])
-    torch.testing.assert_close(flat(own) - start, torch.ones_like(start))
-
-
 @pytest.mark.parametrize(
     "settings",
     [SGD(0.1), SGD(0.1, momentum=0.9), Adam(0.01), Proximal(SGD(0.1), mu=0.5)],
