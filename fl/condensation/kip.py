@@ -5,7 +5,7 @@ kernel of a wide network, predicts the labels of the client's other images.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Self
 
 import torch
@@ -16,6 +16,7 @@ from fl.condensation.nearest import as_bytes, nearest
 from fl.data.shard import Shard
 from fl.exchange import Tensors
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Update
+from fl.training.epochs import LocalTraining
 from fl.training.optimizers import Adam
 from fl.training.progress import report
 from fl.training.recipe import StepLosses
@@ -27,7 +28,7 @@ SOLVED = 0.999
 
 
 @dataclass(frozen=True, kw_only=True)
-class KipTraining(Settings):
+class KipTraining(LocalTraining, Settings):
     """Distillation of a client's images. It uploads ``images.CLASS`` of each class that it has.
 
     HFLDD's paper gives images, rate, steps, targets and ridge; the rest is FedD3's, whose very
@@ -62,11 +63,6 @@ class KipTraining(Settings):
         """The task that such a client runs."""
         return distil
 
-    @property
-    def first_round(self) -> Self:
-        """See :class:`fl.federation.Training`: the first round is as all others."""
-        return self
-
     def check(self, run_spec: RunSpec) -> None:
         """Any images can be distilled."""
 
@@ -77,10 +73,6 @@ class KipTraining(Settings):
     def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
         """The same with so many steps, on as many samples as are distilled."""
         return replace(self, steps=steps, stop="never"), self.images + num_classes
-
-    def speed_settings(self) -> Mapping[str, object]:
-        """All settings but rate and steps, which change no step's memory or time."""
-        return {n: v for n, v in asdict(self).items() if n not in ("lr", "steps", "stop")}
 
     def upload_bytes(self, run_spec: RunSpec) -> int:
         """A byte for each value of a pixel."""

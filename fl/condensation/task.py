@@ -1,8 +1,8 @@
 """Condensation on a client: it uploads the global model's mean logits, and condenses its data."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Literal, NamedTuple, Self
 
@@ -20,9 +20,10 @@ from fl.plausible import WHY
 from fl.receiving import sent
 from fl.seeding import OwnStream, in_round, seeded
 from fl.training.classifier import received_classifier
+from fl.training.epochs import LocalTraining
 from fl.training.features import check_head, features_and_logits
 from fl.training.optimizers import SGD
-from fl.training.progress import has_listener, report
+from fl.training.progress import report
 from fl.training.recipe import Step, StepLosses, minimise
 from fl.training.sending import on_device
 from fl.training.stacked import Turns, cohort_model, dropout_in
@@ -98,7 +99,7 @@ and 1; above that it grows with the rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CondensationConfig(Settings):
+class CondensationConfig(LocalTraining, Settings):
     """Learning of condensed images by distribution matching, sized for a laptop."""
 
     model: Annotated[str, OneOf(CLASSIFIERS)] = "convnet"
@@ -175,11 +176,6 @@ class LocalCondensation(CondensationConfig):
         return cls(**vars(shared), **own)  # type: ignore[arg-type]
 
     @property
-    def first_round(self) -> Self:
-        """See :class:`fl.federation.Training`: the first round is as all others."""
-        return self
-
-    @property
     def task(self) -> Task:
         """The task that such a client runs."""
         return condense
@@ -196,10 +192,6 @@ class LocalCondensation(CondensationConfig):
     def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
         """The record with so many steps, and the samples of a step, which sees all classes."""
         return replace(self, steps=steps), num_classes * self.batch_size
-
-    def speed_settings(self) -> Mapping[str, object]:
-        """All settings but steps and learning rate, which change no step's memory or time."""
-        return {n: v for n, v in asdict(self).items() if n not in ("steps", "lr")}
 
     def upload_bytes(self, run_spec: RunSpec) -> int:
         """Bytes of the images as float32, with all classes."""
@@ -430,8 +422,7 @@ def learn(clients: Sequence[Condensing], config: LocalCondensation) -> None:
             yield Step(torch.stack(losses).sum(), turns.clients)
             for client, loss in zip(clients, losses, strict=True):
                 client.losses.add(loss)
-                if has_listener():
-                    report(client.client, taken + 1, config.steps, loss.detach().item, "step")
+                report(client.client, taken + 1, config.steps, loss.detach().item, "step")
 
     def clip() -> None:
         if config.clip is not None:

@@ -18,7 +18,6 @@ from fl.models.shapes import AnyDropout
 from fl.seeding import in_round
 from fl.training.epochs import Epochs, Planned
 from fl.training.masks import key_of_all, sample_dropout
-from fl.training.progress import report
 from fl.training.recipe import MeanLoss, Recipe, Step, minimise, one_by_one, optimizer_of, own_steps
 from fl.training.reduced import reduced
 from kernels.dropout import mix
@@ -155,7 +154,7 @@ def train(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
     if plan is None or not can_capture(inputs.device):
         return one_by_one(inputs, recipe)
     recipe.freeze_others()
-    mean_loss, mean = MeanLoss(), recipe.reduction == "mean"
+    mean_loss, mean = MeanLoss(recipe), recipe.reduction == "mean"
     epochs = length_hint(recipe.epochs)
     stream = f"{in_round('local/dropout', inputs.round)}/{inputs.client.id}"
     with (
@@ -178,13 +177,9 @@ def train(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
             common = key_of_all(inputs.run_spec.seed, stream, epoch)
             for rows, loss in zip(batches, steps.train(batches, common), strict=True):
                 mean_loss.add_sum(loss * len(rows) if mean else loss, len(rows))
-            over = mean_loss.end_epoch(recipe.patience)
-            report(inputs.client.id, epoch, epochs, mean_loss.reader())
-            if over:
+            if mean_loss.end_epoch():
                 break
-    if recipe.then is not None:
-        return train(inputs, recipe.then())
-    return mean_loss.output(recipe)
+    return mean_loss.output()
 
 
 def planned(recipe: Recipe) -> Planned | None:

@@ -93,26 +93,15 @@ class ClassifierConfig(EpochTraining, Settings):
     added to the loss. 0: nothing is added."""
 
     @property
-    def first_round(self) -> "ClassifierConfig":
-        """See :class:`fl.federation.Training`: this record, where no method says otherwise."""
-        return self
-
-    @property
     def task(self) -> Task:
         """The task that such a client runs."""
         return train_classifier
 
-    @property
-    def is_paced(self) -> bool:
-        """Whether the steps differ in more than their gradients, which not every method can take:
-        it then says so in ``check_further``."""
-        same = ("constant", 0.0, 1.0, None, 0.0)
-        own = (self.schedule, self.warmup, self.round_decay, self.max_norm, self.validation)
-        return own != same
-
     def refuse_pace(self, who: str) -> None:
-        """Raises `UserError` for settings by which the steps of ``who`` would differ."""
-        if self.is_paced:
+        """Raises `UserError` for settings by which the steps of ``who`` would differ in more than
+        their gradients, for ``check_further`` of those that cannot take it."""
+        own = (self.schedule, self.warmup, self.round_decay, self.max_norm, self.validation)
+        if own != ("constant", 0.0, 1.0, None, 0.0):
             raise UserError(
                 f"{who} takes steps of one rate: schedule, warmup, round_decay, max_norm and "
                 "validation do not go with it"
@@ -229,6 +218,7 @@ def classifier_recipe(
         patience=config.patience,
         held_out=held_out,
         micro_batch=config.micro_batch,
+        client=inputs.client.id,
         upload=upload,
     )
 

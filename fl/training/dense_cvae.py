@@ -116,14 +116,14 @@ def _is_affine(layer: nn.Module) -> bool:
 # gradients.
 
 
-def train(recipe: Recipe, client: int | None = None) -> TaskOutput:
-    """Trains one client; returns what it uploads. With its id, its progress is told."""
+def train(recipe: Recipe) -> TaskOutput:
+    """Trains one client; returns what it uploads."""
     assert recipe.gradient is not None
-    gradient, mean_loss = recipe.gradient, MeanLoss()
+    gradient, mean_loss = recipe.gradient, MeanLoss(recipe)
     optimizer = recipe.optimizer.for_cohort([[flattened(recipe.model)]])
 
     def steps() -> Iterator[Step]:
-        for batch in batches(recipe, mean_loss, client):
+        for batch in batches(recipe, mean_loss):
             losses = gradient(batch)
             yield Step(losses.sum())
             mean_loss.add(losses)
@@ -131,7 +131,7 @@ def train(recipe: Recipe, client: int | None = None) -> TaskOutput:
     with torch.no_grad():
         # The loop is told of no parameters, as it would clear their gradients before the step.
         minimise(steps(), [[]], optimizer)
-    return mean_loss.output(recipe)
+    return mean_loss.output()
 
 
 def flattened(model: nn.Module) -> Tensor:
@@ -168,35 +168,26 @@ def gradient_of(
     if type(encoder) is not DenseEncoder:
         return None
     heads = [encoder.mu], [encoder.logvar]
-    chains = encoder.layers.children(), *heads, model.decoder.layers.children()
-    hidden, mu, logvar, decoder = (LinearChain.of(layers, weights) for layers in chains)
-    if hidden is None or mu is None or logvar is None or decoder is None:
-        return None
-    return DenseCVAE(hidden, mu, logvar, decoder, model.num_classes, reduction)
+    parts = encoder.layers.children(), *heads, model.decoder.layers.children()
+    chains = [chain for part in parts if (chain := LinearChain.of(part, weights))]
+    return DenseCVAE(chains, model.num_classes, reduction) if len(chains) == len(parts) else None
 
 
 class DenseCVAE:
     """A fully connected CVAE: the loss of each sample, with the gradient of their mean or sum.
 
     Args:
-        hidden: from pixels and one-hot label to the encoder's hidden vector.
-        mu: from that to the mean of z.
-        logvar: from that to the logarithm of z's variance, before it is bounded.
-        decoder: from z and one-hot label to the logits of the pixels.
+        chains: from pixels and one-hot label to the encoder's hidden vector; from that to the mean
+            of z, and to the logarithm of z's variance before it is bounded; from z and one-hot
+            label to the logits of the pixels.
         num_classes: length of a one-hot label.
         reduction: how a batch's losses are combined into the one whose gradient is written.
     """
 
     def __init__(
-        self,
-        hidden: LinearChain,
-        mu: LinearChain,
-        logvar: LinearChain,
-        decoder: LinearChain,
-        num_classes: int,
-        reduction: Reduction,
+        self, chains: Sequence[LinearChain], num_classes: int, reduction: Reduction
     ) -> None:
-        self._hidden, self._mu, self._logvar, self._decoder = hidden, mu, logvar, decoder
+        self._hidden, self._mu, self._logvar, self._decoder = chains
         self._num_classes, self._reduction = num_classes, reduction
 
     @torch.no_grad()

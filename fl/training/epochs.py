@@ -7,16 +7,35 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from fl.federation import Batch, RunSpec, TaskInput, Update
+from fl.federation import Batch, RunSpec, TaskInput, Training, Update
 from fl.json_files import JsonObject
 from fl.training.batches import cut, smallest_batch
 from fl.training.recipe import Epoch
 
 
-class EpochTraining:
-    """Methods of :class:`fl.federation.Training`, for dataclasses with these settings."""
+class LocalTraining:
+    """Methods of :class:`fl.federation.Training`, for dataclasses that do not say otherwise."""
 
     __dataclass_fields__: ClassVar[JsonObject]
+
+    @property
+    def first_round(self: Training) -> Training:
+        """See :class:`fl.federation.Training`: the first round is as all others."""
+        return self
+
+    def check_upload(self, update: Update, run_spec: RunSpec) -> None:
+        """Whatever passes the checks of all uploads."""
+
+    def speed_settings(self) -> Mapping[str, object]:
+        """All settings but those of how long it trains and at which rate, which change no step's
+        memory or time."""
+        others = "epochs", "steps", "stop", "lr"
+        return {n: v for n, v in asdict(self).items() if n not in others}
+
+
+class EpochTraining(LocalTraining):
+    """The methods of trainings with these settings."""
+
     epochs: int
     lr: float
     batch_size: int
@@ -32,13 +51,6 @@ class EpochTraining:
     def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
         """The training with one epoch, and the samples of ``steps`` batches."""
         return replace(self, epochs=1), steps * self.batch_size
-
-    def check_upload(self, update: Update, run_spec: RunSpec) -> None:
-        """Whatever passes the checks of all uploads, for a record that does not say more."""
-
-    def speed_settings(self) -> Mapping[str, object]:
-        """All settings but epochs and learning rate, which change no step's memory or time."""
-        return {n: v for n, v in asdict(self).items() if n not in ("epochs", "lr")}
 
 
 def epochs_of(

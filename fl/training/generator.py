@@ -58,11 +58,6 @@ class GeneratorConfig(EpochTraining, Settings):
     """What a client uploads beside its label counts; cvae as in the released code."""
 
     @property
-    def first_round(self) -> "GeneratorConfig":
-        """See :class:`fl.federation.Training`: this record, where no method says otherwise."""
-        return self
-
-    @property
     def task(self) -> Task:
         """The task that such a client runs."""
         return train_generator
@@ -116,6 +111,7 @@ def train_generator(inputs: TaskInput) -> Recipe:
         optimizer=Adam(config.lr),
         epochs=epochs_of(inputs, config, latent=config.latent),
         patience=config.patience,
+        client=inputs.client.id,
         upload=upload,
     )
 

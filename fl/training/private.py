@@ -26,8 +26,9 @@ from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Training
 from fl.models.shapes import AnyBatchNorm
 from fl.seeding import in_round, seeded
 from fl.training.classifier import ClassifierConfig, starting_classifier, train_classifier
+from fl.training.epochs import EpochTraining
 from fl.training.generator import GeneratorConfig, starting_generator, train_generator
-from fl.training.recipe import Recipe, optimizer_of, parts_of
+from fl.training.recipe import LossesOf, Recipe, optimizer_of, parts_of
 from fl.training.task import recipe_of
 
 # The settings of differential privacy, and the noise that a budget needs, by Opacus' accountant.
@@ -109,8 +110,8 @@ MOST_AT_ONCE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
-    """What a private training has beside the settings of its record without privacy."""
+class _PrivateTraining(EpochTraining):
+    """What both private records have beside the settings of that without privacy."""
 
     epsilon: float
     delta: float
@@ -124,14 +125,6 @@ class Budget:
     spent: float | None = field(default=None, compare=False)
     """The epsilon that training in all rounds spends with it."""
 
-
-class _PrivateTraining(Budget):
-    """Methods that both records share; the settings are those of an epoch training."""
-
-    epochs: int
-    batch_size: int
-    patience: int | None
-
     @property
     def task(self) -> Task:
         """The task that such a client runs."""
@@ -143,9 +136,14 @@ class _PrivateTraining(Budget):
         noise, spent = noise_for(self.epsilon, self.delta, sampling)
         return replace(self, noise=noise, spent=spent)
 
+    def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
+        """See :class:`fl.federation.Training`."""
+        short, samples = super().probe(steps, num_classes)
+        return replace(short, noise=1.0, spent=0.0), samples
+
     def refuse_leaks(self, name: str, model: nn.Module) -> None:
         """Raises `UserError` for what lets a sample through that no noise hides."""
-        if self.patience is not None or getattr(self, "validation", None):
+        if any(getattr(self, setting, None) for setting in ("patience", "validation")):
             raise UserError("dp.epsilon goes without patience and validation, which look at losses")
         for layer_name, layer in model.named_modules():
             if isinstance(layer, AnyBatchNorm) or [*layer.buffers(recurse=False)]:
@@ -164,10 +162,6 @@ class PrivateClassifier(_PrivateTraining, ClassifierConfig):
         ClassifierConfig.check(self, run_spec)
         self.refuse_leaks(self.model, starting_classifier(self, run_spec))
 
-    def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
-        """See :class:`fl.federation.Training`."""
-        return replace(self, epochs=1, noise=1.0, spent=0.0), steps * self.batch_size
-
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateGenerator(_PrivateTraining, GeneratorConfig):
@@ -177,10 +171,6 @@ class PrivateGenerator(_PrivateTraining, GeneratorConfig):
         """Raises `UserError` for images that it cannot make, and for what would leak."""
         GeneratorConfig.check(self, run_spec)
         self.refuse_leaks(self.model, starting_generator(self, run_spec))
-
-    def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
-        """See :class:`fl.federation.Training`."""
-        return replace(self, epochs=1, noise=1.0, spent=0.0), steps * self.batch_size
 
 
 RECORDS = {ClassifierConfig: PrivateClassifier, GeneratorConfig: PrivateGenerator}
@@ -226,7 +216,13 @@ def train_privately(inputs: TaskInput) -> TaskOutput:
                 # In the parameter's own layout, which the fused optimisers take for granted.
                 parameter.grad = torch.empty_like(parameter).copy_(noisy)
             optimizer.step((0,))
-    return TaskOutput(tensors=recipe.upload(), stats=_figures(config))
+    figures = {
+        "epochs": config.epochs,
+        "epsilon": config.spent or 0.0,
+        "delta": config.delta,
+        "noise_multiplier": config.noise,
+    }
+    return TaskOutput(tensors=recipe.upload(), stats=figures)
 
 
 def poisson_batches(
@@ -254,12 +250,13 @@ def poisson_batches(
 def clipped_sums(recipe: Recipe, batch: Batch, clip: float) -> list[Tensor]:
     """For each parameter that is trained the sum over the batch's samples of their gradients, each
     sample's cut to norm ``clip`` over all of them; zeros for an empty batch."""
-    wrapped, trained = _SampleLoss(recipe), {id(p) for p in recipe.parameters}
+    wrapped, trained = LossesOf(recipe), {id(p) for p in recipe.parameters}
     weights = {n: p.detach() for n, p in wrapped.named_parameters() if id(p) in trained}
 
     def loss(weights: dict[str, Tensor], sample: Batch) -> Tensor:
-        found: Tensor = functional_call(wrapped, weights, (sample,))
-        return found
+        alone = {name: column[None] for name, column in sample.items()}
+        found: Tensor = functional_call(wrapped, weights, (alone,))
+        return found.squeeze(0)
 
     gradients = vmap(grad(loss), in_dims=(None, 0), randomness="different")
     sums = {name: torch.zeros_like(p) for name, p in weights.items()}
@@ -272,57 +269,31 @@ def clipped_sums(recipe: Recipe, batch: Batch, clip: float) -> list[Tensor]:
     return list(sums.values())
 
 
-class _SampleLoss(nn.Module):
-    """The loss of one sample, a module since the recipe's loss takes one."""
+class _Draws:
+    """Random numbers of a client's own stream, which whoever knows the seed can draw again.
 
-    def __init__(self, recipe: Recipe) -> None:
-        super().__init__()
-        self.model, self._losses = recipe.model, recipe.losses
+    Without a stream they are made of the operating system's random bytes: torch's own generator
+    begins with 32 of its seed's bits, which can all be tried.
+    """
 
-    def forward(self, sample: Batch) -> Tensor:
-        """A scalar, of the sample's columns without the batch's dimension."""
-        return self._losses(self.model, {n: c[None] for n, c in sample.items()}).squeeze(0)
-
-
-class _Seeded:
-    """Numbers of the client's own stream, which whoever knows the seed can draw again."""
-
-    def __init__(self, stream: torch.Generator) -> None:
+    def __init__(self, stream: torch.Generator | None) -> None:
         self._stream = stream
 
     def uniform(self, size: int) -> Tensor:
         """float64 (size,) in [0, 1)."""
-        return torch.rand(size, generator=self._stream, dtype=torch.float64)
-
-    def normal(self, shape: Sequence[int]) -> Tensor:
-        """float32 of that shape, standard normal."""
-        return torch.randn(shape, generator=self._stream)
-
-
-class _Secret:
-    """Numbers of the operating system's random bytes. torch's own generator begins with 32 of its
-    seed's bits, which can all be tried."""
-
-    def uniform(self, size: int) -> Tensor:
-        """float64 (size,) in (0, 1)."""
+        if self._stream is not None:
+            return torch.rand(size, generator=self._stream, dtype=torch.float64)
         bits = np.frombuffer(os.urandom(8 * size), np.uint64) >> np.uint64(12)
         return torch.from_numpy((bits + 0.5) / 2**52)
 
     def normal(self, shape: Sequence[int]) -> Tensor:
         """float32 of that shape, standard normal."""
+        if self._stream is not None:
+            return torch.randn(shape, generator=self._stream)
         return torch.special.ndtri(self.uniform(math.prod(shape))).float().reshape(shape)
 
 
-def _draws(inputs: TaskInput, purpose: str) -> _Seeded | _Secret:
+def _draws(inputs: TaskInput, purpose: str) -> _Draws:
     config = inputs.client.training
     assert isinstance(config, PrivateClassifier | PrivateGenerator)
-    return _Seeded(inputs.stream(purpose)) if config.noise_from_seed else _Secret()
-
-
-def _figures(config: PrivateClassifier | PrivateGenerator) -> dict[str, float]:
-    return {
-        "epochs": config.epochs,
-        "epsilon": config.spent or 0.0,
-        "delta": config.delta,
-        "noise_multiplier": config.noise or 0.0,
-    }
+    return _Draws(inputs.stream(purpose) if config.noise_from_seed else None)

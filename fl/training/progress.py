@@ -66,8 +66,3 @@ def report(
     reports.latest[client] = unit, done, of, loss
     if time.monotonic() - reports.sent_at >= PERIOD_S:
         reports.send()
-
-
-def has_listener() -> bool:
-    """Whether anybody listens; otherwise a caller need not prepare its report."""
-    return _REPORTS.get() is not None

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import length_hint
 from typing import Literal, NamedTuple
 
@@ -134,12 +135,15 @@ class Recipe:
     with the lowest are those that the training ends with."""
     micro_batch: int | None = None
     """Samples that are passed at once; None: a step's."""
+    client: int | None = None
+    """The client's id, by which the end of each epoch is reported; without it none is."""
     upload: Callable[[], Tensors]
     """The tensors that the client uploads; called when the training is over."""
     trained: Sequence[nn.Parameter] | None = None
     """The parameters that are trained, where the others stay as they are; all without it."""
     then: "Callable[[], Recipe] | None" = None
-    """The next stage of the client's training, of the same model; its upload counts."""
+    """The next stage of the client's training, of the same model; its upload counts. The client's
+    task goes on to it (:mod:`fl.training.task`)."""
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -189,10 +193,24 @@ class HeldOut:
             load_whole(self._model, self._best)
 
 
+class LossesOf(nn.Module):
+    """A recipe's losses as a module, so that torch.func finds them with other weights."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self.model, self._losses = recipe.model, recipe.losses
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The loss of each sample of a batch, (B,)."""
+        return self._losses(self.model, batch)
+
+
 class MeanLoss:
     """The mean loss of a client's samples over its last epoch, and over each before it."""
 
-    def __init__(self) -> None:
+    def __init__(self, recipe: Recipe) -> None:
+        """``recipe``: the client's, of which no epoch has begun."""
+        self._recipe, self._planned = recipe, length_hint(recipe.epochs, 0) or None
         self.epochs = 0
         self._ended: list[tuple[Tensor | float, int]] = []
         self._lowest, self._lowest_at = math.inf, 0
@@ -203,17 +221,23 @@ class MeanLoss:
         self._sum: Tensor | float = 0.0
         self._samples = 0
 
-    def end_epoch(self, patience: int | None, measured: float | None = None) -> bool:
-        """Whether the client stops here: ``patience`` epochs have not lowered the loss, or what was
-        ``measured`` in its place."""
+    def end_epoch(self) -> bool:
+        """Whether the client stops here: so many epochs as it has patience have not lowered the
+        loss, or that of the samples held out. The epoch's end is reported
+        (:mod:`fl.training.progress`)."""
+        recipe, total, samples = self._recipe, self._sum, self._samples
         self.epochs += 1
-        self._ended.append((self._sum, self._samples))
-        if patience is None:
+        self._ended.append((total, samples))
+        measured = recipe.held_out.measure() if recipe.held_out else None
+        if recipe.client is not None:
+            read = partial(_mean, total, samples)
+            report(recipe.client, self.epochs, self._planned, read)
+        if recipe.patience is None:
             return False  # without reading the loss back from the device
-        found = self._mean if measured is None else measured
+        found = _mean(total, samples) if measured is None else measured
         if found < self._lowest:
             self._lowest, self._lowest_at = found, self.epochs
-        return self.epochs - self._lowest_at >= patience
+        return self.epochs - self._lowest_at >= recipe.patience
 
     def add(self, losses: Tensor) -> None:
         """Adds a batch's losses, (B,)."""
@@ -224,49 +248,34 @@ class MeanLoss:
         self._sum = self._sum + total
         self._samples += samples
 
-    def output(self, recipe: Recipe) -> TaskOutput:
+    def output(self) -> TaskOutput:
         """What the client uploads when its training is over, with its losses."""
-        return TaskOutput(tensors=recipe.upload(), stats=self.stats, losses=self.by_epoch)
+        stats = {"train_loss": _mean(self._sum, self._samples), "epochs": self.epochs}
+        return TaskOutput(tensors=self._recipe.upload(), stats=stats, losses=self._by_epoch())
 
-    @property
-    def stats(self) -> dict[str, float]:
-        """The figure as a task returns it, with the number of epochs."""
-        return {"train_loss": self._mean, "epochs": self.epochs}
-
-    def reader(self) -> Callable[[], float]:
-        """Reads the mean loss as it is now from its device, whenever it is called."""
-        total, samples = self._sum, max(1, self._samples)
-        return lambda: float(total) / samples
-
-    @property
-    def by_epoch(self) -> list[float]:
+    def _by_epoch(self) -> list[float]:
         """The mean loss of each epoch, to five digits; read back from the device at once."""
         ended = [(torch.as_tensor(total), n) for total, n in self._ended if n]
         sums = torch.stack([total for total, _ in ended]).tolist() if ended else []
         return [float(f"{total / n:.5g}") for total, (_, n) in zip(sums, ended, strict=True)]
 
-    @property
-    def _mean(self) -> float:
-        return float(self._sum) / max(1, self._samples)
+
+def _mean(total: Tensor | float, samples: int) -> float:
+    return float(total) / max(1, samples)
 
 
-def batches(recipe: Recipe, mean_loss: MeanLoss, client: int | None = None) -> Iterator[Batch]:
+def batches(recipe: Recipe, mean_loss: MeanLoss) -> Iterator[Batch]:
     """A client's batches to the end of its training.
 
-    The caller adds each batch's losses to ``mean_loss`` before it takes the next batch. With the
-    client's id, each epoch's end is reported (:mod:`fl.training.progress`).
+    The caller adds each batch's losses to ``mean_loss`` before it takes the next batch.
     """
-    epochs, held_out = length_hint(recipe.epochs, 0) or None, recipe.held_out
     for epoch in recipe.epochs:
         mean_loss.begin_epoch()
         yield from epoch
-        over = mean_loss.end_epoch(recipe.patience, held_out.measure() if held_out else None)
-        if client is not None:
-            report(client, mean_loss.epochs, epochs, mean_loss.reader())
-        if over:
+        if mean_loss.end_epoch():
             break
-    if held_out:
-        held_out.restore()
+    if recipe.held_out:
+        recipe.held_out.restore()
 
 
 def optimizer_of(recipes: Sequence[Recipe]) -> CohortOptimizer:
@@ -282,11 +291,11 @@ def optimizer_of(recipes: Sequence[Recipe]) -> CohortOptimizer:
 def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
     """Trains one client by itself, for trainings that cannot run in a cohort."""
     recipe.freeze_others()
-    mean_loss = MeanLoss()
+    mean_loss = MeanLoss(recipe)
     dropout = in_round("local/dropout", inputs.round)
 
     def steps() -> Iterator[Step]:
-        for batch in batches(recipe, mean_loss, inputs.client.id):
+        for batch in batches(recipe, mean_loss):
             if recipe.micro_batch is not None:
                 first, *more = parts_of(batch, recipe.micro_batch)
                 rest = (_part_loss(recipe, part, batch, mean_loss) for part in more)
@@ -302,9 +311,7 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
         reduced(recipe.model, recipe.optimizer, when=recipe.anchor is None) as own,
     ):
         minimise(steps(), [recipe.parameters], optimizer_of([recipe]), own.scale_gradients)
-    if recipe.then is not None:
-        return one_by_one(inputs, recipe.then())
-    return mean_loss.output(recipe)
+    return mean_loss.output()
 
 
 def parts_of(batch: Batch, size: int) -> list[Batch]:

@@ -24,14 +24,12 @@ from torch.func import functional_call, grad, vmap
 
 from fl.federation import Batch, TaskOutput
 from fl.models import CVAE
-from fl.seeding import streams_restored
 from fl.training import captured
 from fl.training.captured import Replayed, is_ours
 from fl.training.dense_cvae import DenseCVAE, gradient_of
 from fl.training.epochs import Epochs, Planned
-from fl.training.progress import report
-from fl.training.recipe import MeanLoss, Recipe, optimizer_of, own_steps
-from fl.training.stacked import all_close, close, one_step, two_clients
+from fl.training.recipe import LossesOf, MeanLoss, Recipe, optimizer_of, own_steps
+from fl.training.stacked import Stepped, difference
 
 SLOTS = 256
 """Clients of a wave."""
@@ -46,25 +44,13 @@ def suits(device: torch.device) -> bool:
     return captured.can_capture(device)
 
 
-def train(
-    recipes: Sequence[Recipe], clients: Sequence[int] = (), slots: int = SLOTS
-) -> list[TaskOutput]:
-    """Trains the clients' models wave by wave; returns what each uploads, in the same order.
+def train(recipes: Sequence[Recipe], slots: int) -> list[TaskOutput]:
+    """Trains the clients' models as one wave; returns what each uploads, in the same order.
 
-    The recipes have the same model (except for its weights), losses and optimiser. None has a
-    :func:`conflict`. Those with a further stage go through it together, when all have ended.
-    With the clients' ids, their progress is reported (:mod:`fl.training.progress`).
+    The recipes, no more than ``slots``, have the same model (except for its weights), losses and
+    optimiser. None has a :func:`conflict`.
     """
-    outputs: list[TaskOutput] = []
-    for first in range(0, len(recipes), slots):
-        wave, own = recipes[first : first + slots], clients[first : first + slots]
-        outputs += _Wave(wave, own, slots).run()
-    further = {k: recipe.then() for k, recipe in enumerate(recipes) if recipe.then is not None}
-    theirs = [clients[k] for k in further] if clients else ()
-    later = train(list(further.values()), theirs, slots) if further else []
-    for k, output in zip(further, later, strict=True):
-        outputs[k] = output
-    return outputs
+    return _Wave(recipes, slots).run()
 
 
 class Stack:
@@ -80,7 +66,8 @@ class Stack:
         padded = [*recipes, *[first] * (slots - len(recipes))]
         names = {id(p): name for name, p in first.model.named_parameters()}
         trained = [names[id(p)] for p in first.parameters]
-        tensors = [{**dict(r.model.named_parameters()), **_buffers(r.model)} for r in padded]
+        models = [recipe.model for recipe in padded]
+        tensors = [{**dict(m.named_parameters()), **dict(m.named_buffers())} for m in models]
         stacked = {
             name: torch.stack([own[name].detach() for own in tensors]).contiguous()
             for name in tensors[0]
@@ -102,7 +89,7 @@ class Stack:
             self._formula = gradient_of(
                 first.model, first.reduction, lambda own: stands_for[id(own)]
             )
-        losses = _Losses(first)
+        losses = LossesOf(first)
 
         def objective(
             weights: Batch, fixed: Batch, batch: Batch, shares: Tensor
@@ -136,25 +123,10 @@ class Stack:
             model.get_parameter(name).copy_(weight[slot])
 
 
-class _Losses(nn.Module):
-    """A recipe's losses as a module, so that they are found with any weights."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        super().__init__()
-        self.model, self._losses = recipe.model, recipe.losses
-
-    def forward(self, batch: Batch) -> Tensor:
-        return self._losses(self.model, batch)
-
-
-def _buffers(model: nn.Module) -> dict[str, Tensor]:
-    return dict(model.named_buffers())
-
-
 class _Wave:
     """One wave of clients, from their first step to the last upload."""
 
-    def __init__(self, recipes: Sequence[Recipe], clients: Sequence[int], slots: int) -> None:
+    def __init__(self, recipes: Sequence[Recipe], slots: int) -> None:
         self._recipes, self._mean = recipes, recipes[0].reduction == "mean"
         self._stack = Stack(recipes, slots)
         plans = [_plan(recipe) for recipe in recipes]
@@ -163,8 +135,7 @@ class _Wave:
         starts = [0]
         for plan in plans:
             starts.append(starts[-1] + len(plan.columns["labels"]))
-        ids: Sequence[int | None] = clients or [None] * len(recipes)
-        self._clients = [_Client(*own) for own in zip(recipes, plans, starts, ids, strict=False)]
+        self._clients = [_Client(*own) for own in zip(recipes, plans, starts, strict=False)]
         device = self._columns["labels"].device
         shape = AHEAD, slots, plans[0].batch_size
         on_host = {"order": torch.zeros(shape, dtype=torch.int64), "shares": torch.zeros(shape)}
@@ -194,7 +165,7 @@ class _Wave:
             for k, client in at_work.items():
                 if client.has_ended(seen[:, k].tolist()):
                     self._stack.unstack(k, self._recipes[k].model)
-                    outputs[k] = client.losses.output(self._recipes[k])
+                    outputs[k] = client.losses.output()
         return [outputs[k] for k in range(len(self._recipes))]
 
     def _send(self, at_work: dict[int, "_Client"], count: int) -> None:
@@ -243,13 +214,13 @@ class _Step(NamedTuple):
 class _Client:
     """One client of a wave: which steps it takes next, and what became of them."""
 
-    def __init__(self, recipe: Recipe, plan: Planned, start: int, client: int | None) -> None:
+    def __init__(self, recipe: Recipe, plan: Planned, start: int) -> None:
         """``start``: where the client's samples begin in the wave's columns."""
-        self._patience, self._plan, self._start, self._id = recipe.patience, plan, start, client
-        self._epochs = self._left = length_hint(recipe.epochs)
+        self._patience, self._plan, self._start = recipe.patience, plan, start
+        self._left = length_hint(recipe.epochs)
         self._planned: deque[_Step] = deque()
         self._taken: list[_Step] = []
-        self.losses = MeanLoss()
+        self.losses = MeanLoss(recipe)
 
     def ready(self) -> int:
         """Steps that it may take before its losses must be looked at: up to the end of an epoch
@@ -275,9 +246,7 @@ class _Client:
                 self.losses.begin_epoch()
             self.losses.add_sum(total, len(step.rows))
             if step.last:
-                stops = self.losses.end_epoch(self._patience)
-                if self._id is not None:
-                    report(self._id, self.losses.epochs, self._epochs, self.losses.reader())
+                stops = self.losses.end_epoch()
         return stops or not (self._left or self._planned)
 
 
@@ -290,9 +259,6 @@ def _plan(recipe: Recipe) -> Planned:
 def conflict(probe: Recipe) -> str | None:
     """Why clients cannot train like this in slots; None if they can.
 
-    Two clients of different weights take a step in slots and each alone: losses, gradients, buffers
-    and the losses of the next step must agree.
-
     ``probe`` is a recipe made for this check alone: its first batch is used up.
     """
     if sum(p.numel() for p in probe.model.parameters()) > LARGEST:
@@ -303,32 +269,34 @@ def conflict(probe: Recipe) -> str | None:
         return "its batches are made one by one"
     if reason := own_steps(probe):
         return reason
-    batch = next(next(probe.epochs))
-    size = len(batch["labels"])
-    half = max(1, size // 2)
-    batches = [batch, {name: column.flip(0) for name, column in batch.items()}]
-    shares = torch.zeros(2, size, device=batch["labels"].device)
-    for own, n in zip(shares, (size, half), strict=True):
-        own[:n] = 1 / n if probe.reduction == "mean" else 1.0
-    try:
-        with torch.enable_grad(), streams_restored():
-            alone = [
-                one_step([recipe], {0: {name: column[:n] for name, column in own.items()}})
-                for recipe, own, n in zip(two_clients(probe), batches, (size, half), strict=True)
-            ]
-            stack = Stack(two_clients(probe), 2)
-            both = {name: torch.stack([own[name] for own in batches]) for name in batch}
-            losses = stack.step(both, shares)
-            gradients = [w.grad.clone() for w in stack.weights.values() if w.grad is not None]
-            after = stack.step(both, shares)
-    except Exception as error:  # whatever a model of the user's own needs that a stack lacks
-        return f"as one model of several clients it raises {type(error).__name__}: {error}"
-    for k, (own, n) in enumerate(zip(alone, (size, half), strict=True)):
-        if not (close(losses[k, :n], own.losses) and close(after[k, :n], own.after)):
-            return "its losses are others in slots than alone"
-        if not all_close([g[k] for g in gradients], own.gradients):
-            return "its gradients are others in slots than alone"
-        kept = [stack.fixed[name][k] for name in _buffers(probe.model)]
-        if not all_close(kept, own.buffers):
-            return "its buffers are others in slots than alone"
-    return None
+    return difference(probe, _one_step)
+
+
+def _one_step(recipes: Sequence[Recipe], batches: Sequence[Batch]) -> Stepped:
+    """The clients step in slots, one for each."""
+    sizes = [len(batch["labels"]) for batch in batches]
+    shares = torch.zeros(len(sizes), max(sizes), device=batches[0]["labels"].device)
+    for own, n in zip(shares, sizes, strict=True):
+        own[:n] = 1 / n if recipes[0].reduction == "mean" else 1.0
+    every = torch.arange(max(sizes), device=shares.device)
+    rows = [every.where(every < n, 0) for n in sizes]  # what does not count is its own too
+    whole = {
+        name: torch.stack([own[name][k] for own, k in zip(batches, rows, strict=True)])
+        for name in batches[0]
+    }
+    stack, of_each = Stack(recipes, len(recipes)), range(len(recipes))
+
+    def step() -> Tensor:
+        losses = stack.step(whole, shares)
+        return torch.cat([own[:n] for own, n in zip(losses, sizes, strict=True)])
+
+    losses = step()
+    gradients = [w.grad.clone() for w in stack.weights.values() if w.grad is not None]
+    after = step()
+    buffers = [stack.fixed[name] for name, _ in recipes[0].model.named_buffers()]
+    return Stepped(
+        losses=losses,
+        gradients=[g[k] for k in of_each for g in gradients],
+        after=after,
+        buffers=[b[k] for k in of_each for b in buffers],
+    )

@@ -8,7 +8,7 @@ size, and everything else is done to each row alike. Only against training witho
 round differently, in the last bits.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -191,48 +191,35 @@ class _Linear(torch.autograd.Function):
         return of_x, None, *of_weights, *of_biases
 
 
-def train(recipes: Sequence[Recipe], clients: Sequence[int] = ()) -> list[TaskOutput]:
+def train(recipes: Sequence[Recipe]) -> list[TaskOutput]:
     """Trains the clients' models together; returns what each uploads, in the same order.
 
     The recipes have the same model (except for its weights), losses and optimiser. None has a
-    :func:`conflict`. Those with a further stage go through it together, when all have ended.
-    With the clients' ids, their progress is reported (:mod:`fl.training.progress`).
+    :func:`conflict`.
     """
-    ids: Sequence[int | None] = clients or [None] * len(recipes)
     for recipe in recipes:
         recipe.freeze_others()
     turns = Turns()
     model = cohort_model([recipe.model for recipe in recipes], turns)
-    parameters = [recipe.parameters for recipe in recipes]
-    optimizer = optimizer_of(recipes)
-    mean_losses = [MeanLoss() for _ in recipes]
-    feeds = [batches(*own) for own in zip(recipes, mean_losses, ids, strict=True)]
+    mean_losses = [MeanLoss(recipe) for recipe in recipes]
+    feeds = [batches(*own) for own in zip(recipes, mean_losses, strict=True)]
 
     def steps() -> Iterator[Step]:
         while step := {k: b for k, feed in enumerate(feeds) if (b := next(feed, None))}:
             losses = _losses(recipes[0], model, turns, step)
-            shares = _weights(tuple(turns.rows), recipes[0].reduction, losses.device, losses.dtype)
-            # A dot product, since backward(gradient) would make torch import sympy for its shape.
-            yield Step(losses.dot(shares), turns.clients)
+            yield Step(_sum(losses, recipes[0], turns), turns.clients)
             for k, own in zip(turns.clients, losses.split(list(turns.rows)), strict=True):
                 mean_losses[k].add(own)
 
-    minimise(steps(), parameters, optimizer)
-    further = {k: recipe.then() for k, recipe in enumerate(recipes) if recipe.then is not None}
-    theirs = [clients[k] for k in further] if clients else ()
-    outputs = train(list(further.values()), theirs) if further else ()
-    later = dict(zip(further, outputs, strict=True))
-    return [
-        later.get(k) or loss.output(recipe)
-        for k, (recipe, loss) in enumerate(zip(recipes, mean_losses, strict=True))
-    ]
+    minimise(steps(), [recipe.parameters for recipe in recipes], optimizer_of(recipes))
+    return [mean_loss.output() for mean_loss in mean_losses]
+
+
+# Whether clients train together as each alone, found out by one step of two of them.
 
 
 def conflict(probe: Recipe) -> str | None:
     """Why this training cannot be run for many clients at once; None if it can.
-
-    Two clients of different weights take a step as one and each alone: losses, gradients, buffers
-    and the losses of the next step must agree.
 
     ``probe`` is a recipe made for this check alone: its first batch is used up.
     """
@@ -240,32 +227,7 @@ def conflict(probe: Recipe) -> str | None:
         return reason
     if dropout := dropout_in(probe.model):
         return f"{dropout}, which draws from one stream for all"
-    batch = next(next(probe.epochs))
-    # Stands for another client's batch: the same samples in reverse, and fewer of them.
-    size = len(next(iter(batch.values())))
-    step = {0: batch, 1: {n: t.flip(0)[: max(2, size // 2)] for n, t in batch.items()}}
-    try:
-        with torch.enable_grad(), streams_restored():
-            alone = [
-                one_step([recipe], {0: step[k]}) for k, recipe in enumerate(two_clients(probe))
-            ]
-            if alone[0].losses.shape != (size,):
-                shape = tuple(alone[0].losses.shape)
-                return f"its losses have the shape {shape}, not one for each sample"
-            together = one_step(two_clients(probe), step)
-    except Exception as error:  # whatever a model of the user's own needs that a cohort lacks
-        return f"as one model of several clients it raises {type(error).__name__}: {error}"
-    losses, after = (torch.cat(t) for t in zip(*((s.losses, s.after) for s in alone), strict=True))
-    if together.losses.shape != losses.shape:
-        return f"its losses together have the shape {tuple(together.losses.shape)}"
-    if not close(together.losses, losses):
-        return "a sample's loss depends on the other samples of its batch"
-    if not all_close(together.gradients, [g for own in alone for g in own.gradients]):
-        return "its gradients are others together than alone"
-    buffers = [b for own in alone for b in own.buffers]
-    if not all_close([together.after, *together.buffers], [after, *buffers]):
-        return "after a step its losses or buffers are others together than alone"
-    return None
+    return difference(probe, _one_step)
 
 
 @dataclass
@@ -279,7 +241,43 @@ class Stepped:
     buffers: list[Tensor]
 
 
-def two_clients(probe: Recipe) -> list[Recipe]:
+def difference(
+    probe: Recipe, as_one: Callable[[Sequence[Recipe], Sequence[Batch]], Stepped]
+) -> str | None:
+    """How a step of two clients of different weights as one differs from that of each alone: in
+    losses, gradients, buffers or the losses of the next step; None if in nothing but rounding.
+
+    Args:
+        probe: a recipe made for this check alone: its first batch is used up.
+        as_one: takes the step of clients, each with its own batch.
+    """
+    batch = next(next(probe.epochs))
+    # Stands for another client's batch: the same samples in reverse, and fewer of them.
+    size = len(next(iter(batch.values())))
+    step = [batch, {n: t.flip(0)[: max(2, size // 2)] for n, t in batch.items()}]
+    try:
+        with torch.enable_grad(), streams_restored():
+            alone = [_one_step([r], [b]) for r, b in zip(_two_clients(probe), step, strict=True)]
+            if alone[0].losses.shape != (size,):
+                shape = tuple(alone[0].losses.shape)
+                return f"its losses have the shape {shape}, not one for each sample"
+            together = as_one(_two_clients(probe), step)
+    except Exception as error:  # whatever a model of the user's own needs that a cohort lacks
+        return f"as one model of several clients it raises {type(error).__name__}: {error}"
+    losses, after = (torch.cat(t) for t in zip(*((s.losses, s.after) for s in alone), strict=True))
+    if together.losses.shape != losses.shape:
+        return f"its losses together have the shape {tuple(together.losses.shape)}"
+    if not _close(together.losses, losses):
+        return "a sample's loss depends on the other samples of its batch"
+    if not _all_close(together.gradients, [g for own in alone for g in own.gradients]):
+        return "its gradients are others together than alone"
+    buffers = [b for own in alone for b in own.buffers]
+    if not _all_close([together.after, *together.buffers], [after, *buffers]):
+        return "after a step its losses or buffers are others together than alone"
+    return None
+
+
+def _two_clients(probe: Recipe) -> list[Recipe]:
     """The recipe for two clients with models of their own, of which one has other weights."""
     positions = {id(p): i for i, p in enumerate(probe.model.parameters())}
     recipes = []
@@ -297,19 +295,15 @@ def two_clients(probe: Recipe) -> list[Recipe]:
     return recipes
 
 
-def one_step(recipes: Sequence[Recipe], step: dict[int, Batch]) -> Stepped:
+def _one_step(recipes: Sequence[Recipe], batches: Sequence[Batch]) -> Stepped:
     """One client steps as it does one by one, several as a cohort."""
-    turns = Turns()
+    turns, step = Turns(), dict(enumerate(batches))
     models = [recipe.model for recipe in recipes]
     model = models[0] if len(models) == 1 else cohort_model(models, turns)
     parameters = [recipe.parameters for recipe in recipes]
     losses = _losses(recipes[0], model, turns, step)
     first = losses.detach().clone()
-    if losses.dim() == 1:
-        shares = _weights(tuple(turns.rows), recipes[0].reduction, losses.device, losses.dtype)
-        loss = losses.dot(shares)
-    else:
-        loss = losses.sum()
+    loss = _sum(losses, recipes[0], turns) if losses.dim() == 1 else losses.sum()
     minimise([Step(loss, turns.clients)], parameters, optimizer_of(recipes))
     zeros = ((p, torch.zeros_like(p)) for own in parameters for p in own)
     gradients = [zero if p.grad is None else p.grad for p, zero in zeros]
@@ -318,13 +312,13 @@ def one_step(recipes: Sequence[Recipe], step: dict[int, Batch]) -> Stepped:
     return Stepped(first, gradients, again, [b for m in models for b in m.buffers()])
 
 
-def all_close(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+def _all_close(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
     """Against the largest value of all: what is small beside it may be rounding alone."""
     largest = max((float(t.abs().max()) for t in others if t.numel()), default=0.0)
-    return all(close(*pair, 1e-3, largest) for pair in zip(ones, others, strict=True))
+    return all(_close(*pair, 1e-3, largest) for pair in zip(ones, others, strict=True))
 
 
-def close(one: Tensor, other: Tensor, rtol: float = 1e-4, scale: float = 1.0) -> bool:
+def _close(one: Tensor, other: Tensor, rtol: float = 1e-4, scale: float = 1.0) -> bool:
     """Whether two tensors are the same but for rounding, beside values as large as ``scale``."""
     atol = 1e-5 * max(scale, 1e-3)
     return one.shape == other.shape and torch.allclose(
@@ -339,6 +333,13 @@ def _losses(recipe: Recipe, model: nn.Module, turns: Turns, step: dict[int, Batc
     if len(batches) == 1:
         return recipe.losses(model, batches[0])
     return recipe.losses(model, {n: torch.cat([b[n] for b in batches]) for n in batches[0]})
+
+
+def _sum(losses: Tensor, recipe: Recipe, turns: Turns) -> Tensor:
+    """The sum of the clients' losses, each of them its own samples' mean or sum."""
+    shares = _weights(tuple(turns.rows), recipe.reduction, losses.device, losses.dtype)
+    # A dot product, since backward(gradient) would make torch import sympy for its shape.
+    return losses.dot(shares)
 
 
 @lru_cache(maxsize=64)

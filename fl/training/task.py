@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from itertools import chain
+from itertools import chain, islice
 
 from fl.federation import Task, TaskInput, TaskOutput
 from fl.models.registry import MODELS
@@ -11,7 +11,8 @@ from fl.training.recipe import Recipe
 
 RecipeFunction = Callable[[TaskInput], Recipe]
 CohortTask = Callable[[Sequence[TaskInput]], list[TaskOutput]]
-
+Way = Callable[[Sequence[TaskInput], Sequence[Recipe]], list[TaskOutput]]
+"""Trains clients of one training record by their recipes, through one stage."""
 
 MOST = 32
 """Clients that train as one outside of slots, at most: their activations are in memory together."""
@@ -23,22 +24,40 @@ def task_of(recipe: RecipeFunction) -> Task:
     @wraps(recipe)
     def run_cohort(clients: Sequence[TaskInput]) -> list[TaskOutput]:
         first = recipe(clients[0])
-        # The others' one at a time, unless they train together.
-        recipes = chain([first], (recipe(client) for client in clients[1:]))
-        if slots.suits(clients[0].device) and slot_conflict(recipe, clients[0]) is None:
-            return slots.train(list(recipes), [client.client.id for client in clients])
-        if first.gradient is not None:
-            pairs = zip(recipes, clients, strict=True)
-            return [dense_cvae.train(own, client.client.id) for own, client in pairs]
-        if conflict(recipe, clients[0]) is not None:
-            return [captured.train(*pair) for pair in zip(clients, recipes, strict=True)]
-        ids, whole = [client.client.id for client in clients], list(recipes)
-        parts = [slice(k, k + MOST) for k in range(0, len(whole), MOST)]
-        return [o for part in parts for o in stacked.train(whole[part], ids[part])]
+        way, most = _way(recipe, clients[0], first)
+        # Each is made when its turn comes, since its model takes memory.
+        recipes = chain([first], map(recipe, clients[1:]))
+        parts = [clients[k : k + most] for k in range(0, len(clients), most)]
+        outputs = (_in_stages(way, part, list(islice(recipes, len(part)))) for part in parts)
+        return list(chain.from_iterable(outputs))
 
     task = task_for_many(run_cohort)
     task.recipe = recipe  # type: ignore[attr-defined]
     return task
+
+
+def _way(recipe: RecipeFunction, client: TaskInput, first: Recipe) -> tuple[Way, int]:
+    """How such clients train, and how many of them as one at most."""
+    if slots.suits(client.device) and slot_conflict(recipe, client) is None:
+        return lambda clients, recipes: slots.train(recipes, slots.SLOTS), slots.SLOTS
+    if first.gradient is not None:
+        return lambda clients, recipes: [dense_cvae.train(own) for own in recipes], 1
+    if conflict(recipe, client) is not None:
+        return lambda clients, recipes: list(map(captured.train, clients, recipes)), 1
+    return lambda clients, recipes: stacked.train(recipes), MOST
+
+
+def _in_stages(
+    way: Way, clients: Sequence[TaskInput], recipes: Sequence[Recipe]
+) -> list[TaskOutput]:
+    """Those with a further stage go through it together, when all have ended the one before."""
+    outputs = way(clients, recipes)
+    further = {k: recipe.then() for k, recipe in enumerate(recipes) if recipe.then is not None}
+    if further:
+        later = _in_stages(way, [clients[k] for k in further], list(further.values()))
+        for k, output in zip(further, later, strict=True):
+            outputs[k] = output
+    return outputs
 
 
 def task_for_many(run_cohort: CohortTask) -> Task:

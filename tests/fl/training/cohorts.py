@@ -16,7 +16,7 @@ from fl.training.generator import GeneratorConfig
 from fl.training.optimizers import SGD
 from fl.training.recipe import Recipe
 from fl.training.task import RecipeFunction, recipe_of
-from tests.fl.toy import CPU, PROBLEM, client, shard
+from tests.fl.toy import PROBLEM, shard, task_input
 
 Losses = Callable[[nn.Module, Batch], Tensor]
 EMNIST = RunSpec.of_images((1, 28, 28), num_classes=12, seed=0)
@@ -48,14 +48,7 @@ def inputs(training: Training, size: int, id: int, run_spec: RunSpec = PROBLEM) 
     images = torch.rand(size, *run_spec.image_shape, generator=torch.Generator().manual_seed(id))
     data = replace(shard(1, 0, 0), samples=images, labels=torch.arange(size) % 3)
     data = replace(data, num_classes=run_spec.num_classes)
-    return TaskInput(
-        client=client(id, training),
-        run_spec=run_spec,
-        shard=data,
-        device=CPU,
-        broadcast={},
-        payload={},
-    )
+    return task_input(training, data, id=id, run_spec=run_spec)
 
 
 def together(cohort: Sequence[TaskInput]) -> list[TaskOutput]:

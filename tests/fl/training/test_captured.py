@@ -54,17 +54,6 @@ def test_masks_follow_from_seed_client_and_round_and_leave_torchs_stream_alone()
     assert not same_bits(first.tensors, later.tensors)
 
 
-@pytest.mark.usefixtures("replaying")
-def test_a_further_stage_follows_the_first() -> None:
-    def two_stages(own: TaskInput) -> Recipe:
-        first = recipe_for(own)
-        return replace(first, then=lambda: replace(recipe_for(own), model=first.model))
-
-    own = inputs(CNN, 20, 3)
-    expected = one_by_one(own, two_stages(own))
-    assert same_bits(captured.train(own, two_stages(own)).tensors, expected.tensors)
-
-
 @pytest.mark.parametrize("training", [CNN, VGG], ids=["cnn", "vgg9"])
 def test_a_step_is_the_same_operations_each_time_and_waits_for_none(
     training: Training, monkeypatch: pytest.MonkeyPatch

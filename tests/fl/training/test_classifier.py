@@ -17,8 +17,8 @@ from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig
 from fl.training.personal import PersonalTraining
 from fl.training.task import train_many
-from tests.fl.toy import CLASSIFIER, PROBLEM, VGG, client, shard, task_input
-from tests.fl.training.local import DATA, STILL, close, start_of, train
+from tests.fl.toy import CLASSIFIER, PROBLEM, client, shard, task_input
+from tests.fl.training.local import DATA, close, start_of, train
 
 
 def test_order_is_all_that_tells_classifiers_with_the_same_samples_apart() -> None:
@@ -96,20 +96,6 @@ def test_who_takes_steps_of_one_rate_says_so(setting: dict[str, Any]) -> None:
             refusing(**setting)
     with pytest.raises(UserError, match="fednova takes steps of one rate"):
         FedNovaConfig(classifier=ClassifierConfig(**setting))
-
-
-@pytest.mark.parametrize("batch_size", [3, 8, 100])
-def test_the_training_loss_is_the_mean_over_every_sample(batch_size: int) -> None:
-    """Also where the last batch is smaller."""
-    training = replace(CLASSIFIER, epochs=2, lr=STILL, batch_size=batch_size)
-    logits = starting_classifier(training, PROBLEM)(DATA.images)
-    expected = F.cross_entropy(logits, DATA.labels).item()
-    assert train(training).stats["train_loss"] == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("training", [CLASSIFIER, VGG], ids=lambda t: t.model)
-def test_a_classifier_uploads_every_weight_and_nothing_else(training: ClassifierConfig) -> None:
-    assert train(training).tensors.keys() == start_of(training).keys()
 
 
 def test_a_word_that_is_none_of_the_types_is_refused() -> None:

@@ -98,27 +98,27 @@ def test_the_training_loss_is_the_mean_over_the_last_epochs_samples_as_they_were
 def test_a_client_stops_when_patience_epochs_have_not_lowered_its_loss(
     means: list[float], patience: int | None, epochs: int
 ) -> None:
-    mean_loss = MeanLoss()
+    mean_loss = MeanLoss(recipe([], patience=patience))
     for played, mean in enumerate(means, start=1):
         mean_loss.begin_epoch()
         mean_loss.add(torch.tensor([mean, mean]))
-        if mean_loss.end_epoch(patience):
+        if mean_loss.end_epoch():
             assert played == epochs
             break
     assert mean_loss.epochs == epochs
-    assert mean_loss.by_epoch == pytest.approx(means[:epochs], nan_ok=True)
+    assert mean_loss.output().losses == pytest.approx(means[:epochs], nan_ok=True)
 
 
 def test_a_client_without_a_sample_has_no_loss() -> None:
-    mean_loss = MeanLoss()
-    mean_loss.end_epoch(None)
-    assert mean_loss.stats == {"train_loss": 0, "epochs": 1}
-    assert mean_loss.by_epoch == []
+    mean_loss = MeanLoss(recipe([]))
+    mean_loss.end_epoch()
+    output = mean_loss.output()
+    assert (output.stats, output.losses) == ({"train_loss": 0, "epochs": 1}, [])
 
 
 def test_batches_come_epoch_by_epoch_and_end_where_patience_does() -> None:
-    taken, mean_loss = [], MeanLoss()
     given = recipe([[[1.0], [2.0]], [[3.0]], [[4.0]], [[5.0]]], patience=2)
+    taken, mean_loss = [], MeanLoss(given)
     for batch in batches(given, mean_loss):
         taken.append(batch["x"].item())
         mean_loss.add(torch.tensor([1.0]))
@@ -195,25 +195,21 @@ def test_a_loss_of_no_parameter_leaves_gradients_to_the_adjustment() -> None:
     assert weight.item() == -0.5
 
 
-def of(losses: list[float]) -> StepLosses:
+@pytest.mark.parametrize(
+    ("losses", "curve"),
+    [
+        ([3.0, 2.0, 1.234567], [3.0, 2.0, 1.2346]),  # a point for each step
+        (range(4 * POINTS), [4 * k + 1.5 for k in range(POINTS)]),  # or for an equal part of them
+        ([], []),
+        ([1.0, math.inf], []),
+    ],
+    ids=["few", "many", "none", "infinite"],
+)
+def test_the_losses_of_steps_are_a_curve_of_few_points(
+    losses: Sequence[float], curve: list[float]
+) -> None:
     found = StepLosses()
     for loss in losses:
-        found.add(torch.tensor(loss, requires_grad=True))
-    return found
-
-
-def test_of_few_steps_each_is_a_point() -> None:
-    losses = of([3.0, 2.0, 1.234567])
-    assert losses.curve == [3.0, 2.0, 1.2346]
-    assert losses.last == pytest.approx(1.234567)
-
-
-def test_of_many_steps_equal_parts_are() -> None:
-    curve = of([float(k) for k in range(4 * POINTS)]).curve
-    assert len(curve) == POINTS
-    assert (curve[0], curve[-1]) == (1.5, 4 * POINTS - 2.5)
-
-
-def test_there_is_no_curve_of_nothing_or_of_what_is_not_finite() -> None:
-    assert of([]).curve == []
-    assert of([1.0, float("inf")]).curve == []
+        found.add(torch.tensor(float(loss), requires_grad=True))
+    assert found.curve == curve
+    assert not losses or found.last == pytest.approx(losses[-1])

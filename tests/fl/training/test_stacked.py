@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fl.inputs import Inputs
@@ -20,6 +18,7 @@ from tests.fl.training.cohorts import (
     SIZES,
     STACKABLE,
     WIDE,
+    Losses,
     Own,
     assert_close,
     cross_entropies,
@@ -70,14 +69,6 @@ def test_company_and_its_number_leave_every_bit_as_it_is(kind: str) -> None:
             assert alone.stats == other.stats
             assert alone.losses == other.losses
             assert len(alone.losses) == alone.stats["epochs"]
-
-
-@settings(max_examples=8, deadline=None)
-@given(st.lists(st.integers(1, 21), min_size=1, max_size=6))
-def test_any_sizes_make_the_same_bits_as_alone(sizes: list[int]) -> None:
-    cohort = [inputs(GENERATOR, size, k) for k, size in enumerate(sizes)]
-    for own, ours in zip(cohort, together(cohort), strict=True):
-        assert same_bits(together([own])[0].tensors, ours.tensors)
 
 
 def test_threads_do_not_tell_apart_who_has_company() -> None:
@@ -136,17 +127,24 @@ class Noisy(Mixes):
         return F.dropout(self.layer(images.flatten(1)), 0.5, self.training)
 
 
-@pytest.mark.parametrize("model", [Mixes(), Noisy()], ids=lambda m: type(m).__name__)
-def test_samples_that_influence_each_other_are_found_out(model: nn.Module) -> None:
-    recipe = recipe_with(model)
-    reason = stacked.conflict(recipe(inputs(CLASSIFIER, 9, 0)))
-    assert reason == "a sample's loss depends on the other samples of its batch"
-
-
-def test_a_loss_that_is_reduced_already_is_found_out() -> None:
-    recipe = recipe_with(Own(nn.Identity()), lambda m, b: cross_entropies(m, b).mean())
-    reason = stacked.conflict(recipe(inputs(CLASSIFIER, 9, 0)))
-    assert reason == "its losses have the shape (), not one for each sample"
+@pytest.mark.parametrize(
+    ("model", "losses", "reason"),
+    [
+        (Mixes(), None, "a sample's loss depends on the other samples of its batch"),
+        (Noisy(), None, "a sample's loss depends on the other samples of its batch"),
+        (
+            Own(nn.Identity()),
+            lambda m, b: cross_entropies(m, b).mean(),
+            "its losses have the shape (), not one for each sample",
+        ),
+    ],
+    ids=["mixes", "noisy", "reduced"],
+)
+def test_samples_that_influence_each_other_are_found_out(
+    model: nn.Module, losses: Losses | None, reason: str
+) -> None:
+    recipe = recipe_with(model, losses)
+    assert stacked.conflict(recipe(inputs(CLASSIFIER, 9, 0))) == reason
 
 
 class SameOutputs(nn.Module):

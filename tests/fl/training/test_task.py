@@ -4,10 +4,12 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import nn
 
 from fl.federation import TaskInput, TaskOutput, Training
+from fl.training import slots
 from fl.training.generator import train_generator
 from fl.training.recipe import Recipe, one_by_one
 from fl.training.task import (
@@ -19,7 +21,14 @@ from fl.training.task import (
     trains_in_cohorts,
 )
 from tests.fl.toy import CLASSIFIER, VGG, same_bits
-from tests.fl.training.cohorts import Own, inputs, recipe_for, recipe_with, together
+from tests.fl.training.cohorts import (
+    Own,
+    assert_close,
+    inputs,
+    recipe_for,
+    recipe_with,
+    together,
+)
 
 COHORT = (5, 1, 9)
 
@@ -77,6 +86,26 @@ def test_clients_with_a_conflict_train_one_by_one_each_as_if_alone() -> None:
     clients = cohort(training)
     for found, own in zip(train_many(training.task, clients), clients, strict=True):
         assert same_bits(found.tensors, one_by_one(own, recipe_for(own)).tensors)
+
+
+@pytest.mark.parametrize("way", ["cohort", "slots", "alone"])
+def test_who_has_a_further_stage_goes_on_to_it(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In slots in two waves."""
+    monkeypatch.setattr(slots, "suits", lambda device: way == "slots")
+    monkeypatch.setattr(slots, "SLOTS", 2)
+
+    def two_stages(own: TaskInput) -> Recipe:
+        first = recipe_for(own)
+        then = None if own.client.id == 1 else lambda: replace(recipe_for(own), model=first.model)
+        return replace(first, then=then)
+
+    clients = cohort(VGG if way == "alone" else CLASSIFIER)
+    for found, own in zip(train_many(task_of(two_stages), clients), clients, strict=True):
+        recipe = two_stages(own)
+        expected = one_by_one(own, recipe)
+        if recipe.then is not None:
+            expected = one_by_one(own, recipe.then())
+        assert_close(found, expected)
 
 
 def test_a_conflict_is_looked_for_once_for_all_clients_of_a_training_record() -> None:
