@@ -122,17 +122,11 @@ def _form(map_shape: tuple[int, int], by_number: bool) -> _Form:
     side = _copies if by_number else _orthonormal
     rows, columns = (side(_windows(length)) for length in map_shape)
     return _Form(
-        to=_of_both(rows.to, columns.to),
-        back=_of_both(rows.back, columns.back),
-        counts=torch.outer(rows.counts, columns.counts).flatten(),
+        to=torch.kron(rows.to, columns.to),
+        back=torch.kron(rows.back, columns.back),
+        counts=torch.kron(rows.counts, columns.counts),
         pools=(*rows.pools, *columns.pools),
     )
-
-
-def _of_both(rows: Tensor, columns: Tensor) -> Tensor:
-    """The Kronecker product, of tensors in any layout."""
-    product = rows[:, None, :, None] * columns[None, :, None, :]
-    return product.flatten(2).flatten(0, 1)
 
 
 def _windows(length: int) -> Tensor:

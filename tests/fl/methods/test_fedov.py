@@ -13,10 +13,9 @@ from fl.models import build_classifier
 from fl.models.ensemble import Ensemble, OpenVote
 from fl.models.saved import load_model, save_model
 from fl.seeding import seed_for
-from fl.training.destroying import DRAWS
-from fl.training.unknown import LocalFedOV
+from fl.training.unknown import DRAWS, LocalFedOV
 from tests.fl.methods.tiny import tiny_data, tiny_federation, tiny_partition
-from tests.fl.training.test_destroying import naive_destroyed
+from tests.fl.training.test_unknown import naive_destroyed
 
 DATA = tiny_data(train=60, test=20)
 CLIENTS, LR = 2, 0.01

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from cluster.clients.store import Store
@@ -180,34 +178,6 @@ def test_a_module_beside_the_models_file_counts_in_a_new_process(tmp_path: Path)
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
         keys.append(done.stdout)
     assert keys[0] == keys[2] != keys[1]
-
-
-@settings(max_examples=15, deadline=None, derandomize=True)
-@given(
-    variants=st.lists(
-        st.tuples(
-            st.sampled_from([torch.tanh, F.relu, F.gelu, torch.sin, torch.abs]),
-            st.sampled_from([0.5, 1.0, 2.0]),
-            st.sampled_from(sorted(FORMS)),
-        ),
-        min_size=2,
-        max_size=4,
-    )
-)
-def test_no_variant_finds_anothers_uploads(
-    variants: list[tuple[Callable[[Tensor], Tensor], float, str]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    folder = tmp_path_factory.mktemp("variants")
-    met: dict[str, tuple[object, float]] = {}
-    for activation, scale, form in variants:
-        squash = functools.partial(_scaled, activation, scale)
-        found = key(folder, FORMS[form](squash))
-        assert met.setdefault(found, (activation, scale)) == (activation, scale)
-
-
-def _scaled(activation: Callable[[Tensor], Tensor], scale: float, x: Tensor) -> Tensor:
-    return activation(scale * x)
 
 
 def test_what_cannot_be_told_is_not_reused_and_said(
