@@ -12,13 +12,12 @@ from itertools import repeat
 from typing import Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl.training.torch_internals import (
     adam_step,
     add,
     add_differences,
-    scale_to_norm,
     sgd_step,
 )
 
@@ -275,8 +274,7 @@ class _PacedSteps:
         self._optimizer.lr = settings.optimizer.lr * settings.factor(self._taken)
         self._taken += 1
         if settings.max_norm is not None:
-            gradients = [p.grad for p in self._parameters if p.grad is not None]
-            scale_to_norm(gradients, settings.max_norm)
+            nn.utils.clip_grad_norm_(self._parameters, settings.max_norm)
         self._optimizer.step(clients)
 
 

@@ -83,13 +83,6 @@ def add_differences(
     torch._foreach_add_(list(targets), drift, alpha=factor)
 
 
-def scale_to_norm(gradients: Sequence[Tensor], most: float) -> None:
-    """Scales gradients whose norm over all of them is larger to that norm, in place."""
-    norms = torch._foreach_norm(list(gradients))
-    norm = torch.linalg.vector_norm(torch.stack(norms))
-    torch._foreach_mul_(list(gradients), (most / (norm + 1e-6)).clamp(max=1.0))
-
-
 def add(targets: Sequence[Tensor], added: Sequence[Tensor]) -> None:
     """Adds a tensor to each target, in place."""
     torch._foreach_add_(list(targets), list(added))

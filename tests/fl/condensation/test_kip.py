@@ -9,15 +9,14 @@ from fl.condensation.kip import KipTraining, checked_set, distil, joined, share_
 from fl.condensation.nearest import nearest
 from fl.data.shard import Shard
 from fl.federation import TaskInput
-from tests.fl.toy import PROBLEM, client, shard, task_input
+from tests.fl.toy import PROBLEM, shard, task_input
 
 KIP = KipTraining(images=6, steps=4, targets=6, stop="never")
 
 
 def inputs(config: KipTraining = KIP, *counts: int) -> TaskInput:
     data = shard(*(counts or (8, 8, 8)))
-    found = task_input(config, data)  # type: ignore[arg-type]
-    return replace(found, client=replace(client(0), training=config))
+    return task_input(config, data)
 
 
 def test_a_set_has_as_many_images_of_each_class_and_its_names_tell_the_labels() -> None:
@@ -87,26 +86,25 @@ def test_a_heads_data_are_its_own_and_what_it_was_sent() -> None:
     assert torch.equal(joined(own, {}).images, own.images)
 
 
+IMAGES = torch.zeros(1, 1, 28, 28, dtype=torch.uint8)
+
+
 @pytest.mark.parametrize(
-    ("name", "images"),
+    ("tensors", "said"),
     [
-        ("images.3", torch.zeros(1, 1, 28, 28, dtype=torch.uint8)),
-        ("pictures.0", torch.zeros(1, 1, 28, 28, dtype=torch.uint8)),
-        ("images.x", torch.zeros(1, 1, 28, 28, dtype=torch.uint8)),
-        ("images.0", torch.zeros(1, 1, 28, 28)),
-        ("images.0", torch.zeros(1, 1, 27, 28, dtype=torch.uint8)),
+        ({"images.3": IMAGES}, "images.3, which is no images of a class"),
+        ({"pictures.0": IMAGES}, "pictures.0"),
+        ({"images.x": IMAGES}, "images.x"),
+        ({"images.0": IMAGES.float()}, "images.0"),
+        ({"images.0": IMAGES[..., 1:, :]}, "images.0"),
+        ({}, "no images"),
     ],
 )
 def test_what_is_no_images_of_a_class_is_refused_by_the_senders_name(
-    name: str, images: torch.Tensor
+    tensors: dict[str, torch.Tensor], said: str
 ) -> None:
-    with pytest.raises(ValueError, match="client 7 sent"):
-        checked_set(7, {name: images}, PROBLEM)
-
-
-def test_an_empty_set_is_refused() -> None:
-    with pytest.raises(ValueError, match="client 7 sent no images"):
-        checked_set(7, {}, PROBLEM)
+    with pytest.raises(ValueError, match=f"client 7 sent {said}"):
+        checked_set(7, tensors, PROBLEM)
 
 
 def noise(count: int, *, seed: int = 0) -> torch.Tensor:

@@ -1,12 +1,14 @@
 """What a client tells of an aggregator is checked, and what it is scored on it did not train on."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from fl.data.shard import Shard
 from fl.exchange import prefixed
-from fl.federation import Client, Request, RunSpec, TaskInput, Update
+from fl.federation import RunSpec, TaskInput, Update
 from fl.models import build_classifier
 from fl.training.aggregator import (
     AggregatorConfig,
@@ -16,7 +18,7 @@ from fl.training.aggregator import (
     train_aggregator,
 )
 from fl.training.classifier import held_out_rows
-from tests.fl.toy import CPU
+from tests.fl.toy import client, task_input
 
 SPEC = RunSpec.of_images((1, 8, 8), num_classes=3, seed=0)
 LOCAL = LocalFENS(
@@ -26,17 +28,13 @@ LOCAL = LocalFENS(
     peers=(("mlp", 0.1), ("cnn", 0.2), ("mlp", 0.1)),
     aggregator=AggregatorConfig(),
 )
-CLIENT = Client(id=1, role="r", training=LOCAL, num_samples=10, request=Request(cpus=1, gpus=0))
 
 
 def given(round: int, **messages: dict[str, Tensor]) -> TaskInput:
     stream = torch.Generator().manual_seed(0)
     images = torch.rand(10, 1, 8, 8, generator=stream)
-    shard = Shard(images, torch.arange(10) % 3, 3)
-    empty = {"broadcast": {}, "payload": {}}
-    return TaskInput(
-        client=CLIENT, run_spec=SPEC, shard=shard, device=CPU, round=round, **{**empty, **messages}
-    )
+    own = task_input(LOCAL, Shard(images, torch.arange(10) % 3, 3), id=1, run_spec=SPEC)
+    return replace(own, round=round, **messages)
 
 
 def test_members_are_asked_about_the_samples_that_the_first_round_held_out() -> None:
@@ -64,7 +62,12 @@ def test_an_aggregator_that_none_was_made_of_is_refused() -> None:
     def check(tensors: dict[str, Tensor]) -> None:
         largest = {n: float(t.abs().max()) for n, t in tensors.items()}
         update = Update(
-            client=CLIENT, tensors=tensors, stats={}, seconds=0.0, reused=False, largest=largest
+            client=client(1, LOCAL),
+            tensors=tensors,
+            stats={},
+            seconds=0.0,
+            reused=False,
+            largest=largest,
         )
         check_aggregator(expected, update, SPEC)
 

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cluster.clients.store import Store
-from fl.federation import Client, Job, Request
+from fl.federation import Job
 from fl.models.registry import MODELS, register_model
 from fl.training.classifier import ClassifierConfig, train_classifier
-from tests.fl.toy import PROBLEM, split
+from tests.fl.toy import PROBLEM, client, split
 
 TRAIN = split(3, 3, 3)
 
@@ -32,16 +32,9 @@ def _forget() -> Iterator[None]:
 
 def job_of(name: str) -> Job:
     """A client's job that trains the registered model of that name."""
-    client = Client(
-        id=0,
-        role="classifier",
-        training=ClassifierConfig(model=name),
-        num_samples=9,
-        request=Request(cpus=1, gpus=0),
-    )
     return Job(
         task=train_classifier,
-        client=client,
+        client=client(0, ClassifierConfig(model=name)),
         run_spec=PROBLEM,
         indices=np.arange(9),
         broadcast=None,

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from fl.condensation.kip import KipTraining
+from fl.condensation.task import LocalCondensation
 from fl.errors import UserError
 from fl.federation import Training
 from fl.training.classifier import ClassifierConfig
@@ -70,10 +72,7 @@ def test_one_sample_is_enough(training: Training) -> None:
     assert not close(weights(output), start_of(training))
 
 
-RECORDS: list[type[Training]] = [ClassifierConfig, GeneratorConfig]
-
-
-@pytest.mark.parametrize("record", RECORDS)
+@pytest.mark.parametrize("record", [ClassifierConfig, GeneratorConfig])
 @pytest.mark.parametrize(
     ("setting", "value", "complaint"),
     [
@@ -91,10 +90,22 @@ def test_a_setting_out_of_range_is_refused_by_its_name(
         record(**{setting: value})
 
 
-@pytest.mark.parametrize("record", RECORDS)
-def test_a_record_is_frozen_and_made_of_json_values(record: type[Training]) -> None:
+RECORDS = [ClassifierConfig(), GeneratorConfig(), LocalCondensation(), KipTraining()]
+
+
+@pytest.mark.parametrize("made", RECORDS, ids=lambda made: type(made).__name__)
+def test_a_record_is_frozen_and_made_of_json_values(made: Training) -> None:
     """The store makes its keys of them."""
-    made = record()
-    assert record(**json.loads(json.dumps(asdict(made)))) == made
+    values = json.loads(json.dumps(asdict(made)))
+    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    assert type(made)(**{**values, **lists}) == made
     with pytest.raises(FrozenInstanceError):
-        made.epochs = 2  # type: ignore[misc]
+        made.lr = 2.0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("made", RECORDS, ids=lambda made: type(made).__name__)
+def test_only_what_takes_time_or_memory_tells_speeds_apart(made: Training) -> None:
+    length = "epochs" if hasattr(made, "epochs") else "steps"
+    assert replace(made, lr=0.9, **{length: 99}).speed_settings() == made.speed_settings()
+    size = "targets" if isinstance(made, KipTraining) else "batch_size"
+    assert replace(made, **{size: 9}).speed_settings() != made.speed_settings()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fl.data.shard import Shard
 from fl.exchange import prefixed
-from fl.federation import Client, Request, RunSpec, TaskInput, Update
+from fl.federation import RunSpec, TaskInput, Update
 from fl.models import build_classifier
 from fl.training.classifier import ClassifierConfig
 from fl.training.posterior import (
@@ -22,27 +22,18 @@ from fl.training.posterior import (
     upper,
     whole,
 )
-from tests.fl.toy import CPU
+from tests.fl.toy import client, task_input
 
 SPEC = RunSpec.of_images((1, 8, 8), num_classes=3, seed=0)
 LOCAL = ClassifierConfig(model="convnet", width=0.03, batch_size=4)
-CLIENT = Client(id=2, role="r", training=LOCAL, num_samples=7, request=Request(cpus=1, gpus=0))
 
 
 def given() -> tuple[nn.Module, TaskInput]:
     torch.manual_seed(0)
     model = build_classifier("convnet", (1, 8, 8), 3, width=LOCAL.width).eval()
     shard = Shard(torch.rand(7, 1, 8, 8), torch.arange(7) % 3, 3)
-    memory = prefixed("classifier", model)
-    return model, TaskInput(
-        client=CLIENT,
-        run_spec=SPEC,
-        shard=shard,
-        device=CPU,
-        broadcast={},
-        payload={},
-        remembered=memory,
-    )
+    own = task_input(LOCAL, shard, id=2, run_spec=SPEC)
+    return model, replace(own, remembered=prefixed("classifier", model))
 
 
 def naive(model: nn.Module, x: Tensor, labels: Tensor, path: str) -> tuple[Tensor, Tensor]:
@@ -122,7 +113,7 @@ def test_other_layers_have_no_factors_and_places_are_a_convolutions_pixels() -> 
 )
 def test_what_no_classifier_has_is_refused(change, message: str) -> None:
     tensors = tell_factors(given()[1]).tensors
-    update = Update(client=CLIENT, tensors=tensors, stats={}, seconds=0.0, reused=False)
+    update = Update(client=client(2, LOCAL), tensors=tensors, stats={}, seconds=0.0, reused=False)
     check_factors(1e-3, update, SPEC)
     change(tensors)
     with pytest.raises(ValueError, match=message):
