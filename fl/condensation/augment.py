@@ -23,39 +23,11 @@ def draw_augmentation(kinds: Sequence[str], stream: torch.Generator) -> Augmenta
     return lambda images: KINDS[kind](images, u, v)
 
 
-def _brightness(x: Tensor, u: float, _: float) -> Tensor:
-    return x + u / 2
-
-
-def _contrast(x: Tensor, u: float, _: float) -> Tensor:
-    mean = x.mean((1, 2, 3), keepdim=True)
-    return mean + (1 + u / 2) * (x - mean)
-
-
-def _saturation(x: Tensor, u: float, _: float) -> Tensor:
-    gray = x.mean(1, keepdim=True)
-    return gray + (1 + u) * (x - gray)
-
-
-def _shift(x: Tensor, u: float, v: float) -> Tensor:
-    """Shifts by up to an eighth of the side."""
-    return _affine(x, [[1, 0, u / 4], [0, 1, v / 4]])
-
-
-def _scale(x: Tensor, u: float, v: float) -> Tensor:
-    """Scales each side by a factor of 1 / 1.2 to 1.2."""
-    return _affine(x, [[1.2**u, 0, 0], [0, 1.2**v, 0]])
-
-
 def _rotate(x: Tensor, u: float, _: float) -> Tensor:
     """Rotates by up to 15 degrees."""
     angle = u * math.radians(15)
     cos, sin = math.cos(angle), math.sin(angle)
     return _affine(x, [[cos, -sin, 0], [sin, cos, 0]])
-
-
-def _flip(x: Tensor, u: float, _: float) -> Tensor:
-    return x.flip(3) if u < 0 else x
 
 
 def _cutout(x: Tensor, u: float, v: float) -> Tensor:
@@ -93,13 +65,21 @@ def sampled(x: Tensor, grid: Tensor) -> Tensor:
     return total
 
 
+def _spread(x: Tensor, middle: Tensor, factor: float) -> Tensor:
+    """Moves pixels away from the middle, or towards it."""
+    return middle + factor * (x - middle)
+
+
 KINDS: dict[str, Callable[[Tensor, float, float], Tensor]] = {
-    "brightness": _brightness,
-    "contrast": _contrast,
-    "saturation": _saturation,
-    "shift": _shift,
-    "scale": _scale,
+    "brightness": lambda x, u, v: x + u / 2,
+    "contrast": lambda x, u, v: _spread(x, x.mean((1, 2, 3), keepdim=True), 1 + u / 2),
+    "saturation": lambda x, u, v: _spread(x, x.mean(1, keepdim=True), 1 + u),
+    # By up to an eighth of the side.
+    "shift": lambda x, u, v: _affine(x, [[1, 0, u / 4], [0, 1, v / 4]]),
+    # Each side by a factor of 1 / 1.2 to 1.2.
+    "scale": lambda x, u, v: _affine(x, [[1.2**u, 0, 0], [0, 1.2**v, 0]]),
     "rotate": _rotate,
-    "flip": _flip,
+    "flip": lambda x, u, v: x.flip(3) if u < 0 else x,
     "cutout": _cutout,
 }
+"""Each as a function of images (B, C, H, W) and two numbers in [-1, 1], its strength."""

@@ -118,15 +118,6 @@ class Paced:
     max_norm: float | None = None
     """Longer gradients, over all parameters, are scaled to this norm."""
 
-    @property
-    def weight_decay(self) -> float:
-        """The optimiser's."""
-        return self.optimizer.weight_decay
-
-    def reach(self, steps: int) -> float:
-        """The optimiser's: no step is at a higher rate."""
-        return self.optimizer.reach(steps)
-
     def factor(self, step: int) -> float:
         """That of the rate in this step, from 0."""
         warm = round(self.warmup * self.steps)

@@ -52,12 +52,12 @@ class Reduced:
     ) -> None:
         settings = None if optimizer is None else innermost(optimizer)
         by_number = isinstance(settings, Adam)
-        when = when and not isinstance(settings, Paced)
+        differs = isinstance(settings, Paced) or bool(settings and settings.weight_decay)
         self._model = model
         self._parts = {
             f"{path}.{LAYER}.weight".removeprefix("."): _Part(module, form)
             for path, module in model.named_modules()
-            if when and isinstance(module, VGG9) and not (settings and settings.weight_decay)
+            if when and not differs and isinstance(module, VGG9)
             if len((form := _form(module.map_shape, by_number)).counts) < POOLED**2
         }
 
@@ -122,11 +122,17 @@ def _form(map_shape: tuple[int, int], by_number: bool) -> _Form:
     side = _copies if by_number else _orthonormal
     rows, columns = (side(_windows(length)) for length in map_shape)
     return _Form(
-        to=torch.kron(rows.to, columns.to),
-        back=torch.kron(rows.back, columns.back),
-        counts=torch.kron(rows.counts, columns.counts),
+        to=_of_both(rows.to, columns.to),
+        back=_of_both(rows.back, columns.back),
+        counts=torch.outer(rows.counts, columns.counts).flatten(),
         pools=(*rows.pools, *columns.pools),
     )
+
+
+def _of_both(rows: Tensor, columns: Tensor) -> Tensor:
+    """The Kronecker product, also of layouts that torch.kron refuses."""
+    product = rows[:, None, :, None] * columns[None, :, None, :]
+    return product.flatten(2).flatten(0, 1)
 
 
 def _windows(length: int) -> Tensor:
