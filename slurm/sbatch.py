@@ -7,11 +7,12 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 
 from submitit import SlurmExecutor
+from submitit.helpers import clean_env
 
 from cluster.hardware.shadows import environment
 from cluster.run.slurm_options import SlurmOptions
@@ -24,7 +25,6 @@ REQUEUED_AT_MOST = 100
 """How often a job that reaches its time limit is requeued, at most."""
 SIGNAL_BEFORE_S = 90
 """Seconds before the time limit at which the job is signalled."""
-INHERITED = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_", "PMI", "PMIX_")
 OF_ALLOCATION = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "TMPDIR")
 PASSED_ON = ("SLURM_CONF", "SUBMITIT_PREEMPT_SIGNAL")
 
@@ -127,24 +127,15 @@ def without_allocation() -> Iterator[None]:
     """Hides the allocation this process may itself be in, since a job inherits its environment;
     in which Python also finds Onefold where it is not installed."""
     before = dict(os.environ)
-    for name in inherited(before):
-        del os.environ[name]
-    os.environ["PYTHONPATH"] = environment().get("PYTHONPATH", "")
+    of_node = OF_ALLOCATION if "SLURM_JOB_ID" in before else ()
     try:
-        yield
+        with clean_env([*of_node, *(name for name in before if name.startswith("PMI"))]):
+            os.environ |= {name: before[name] for name in PASSED_ON if name in before}
+            os.environ["PYTHONPATH"] = environment().get("PYTHONPATH", "")
+            yield
     finally:
-        os.environ.pop("PYTHONPATH")
-        os.environ.update(before)
-
-
-def inherited(environ: Mapping[str, str]) -> list[str]:
-    """Variables that describe the surrounding job, which a new job must not inherit."""
-    inside = OF_ALLOCATION if environ.get("SLURM_JOB_ID") else ()
-    return [
-        name
-        for name in environ
-        if (name.startswith(INHERITED) or name in inside) and name not in PASSED_ON
-    ]
+        os.environ.clear()
+        os.environ |= before
 
 
 def _reason(error: Exception) -> str:

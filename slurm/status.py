@@ -15,10 +15,10 @@ from rich.table import Table
 
 from fl.command import run_command
 from fl.errors import UserError, escaped
-from fl.events import ClientEnd, Epoch, Phase, RunEnd, RunStart, parse_events
+from fl.events import ClientEnd, Epoch, Phase, RunEnd, RunStart
 from fl.json_files import read_json_if_whole, write_json
 from fl.own_process import run_as_command
-from fl.whole_files import no_pipe
+from fl.report.read import read_events
 
 INTERVAL_S = 30.0
 """Seconds between two calls of squeue, however many jobs there are."""
@@ -189,9 +189,7 @@ def read_progress(run: Path) -> Progress:
     """Reads the run's events; a line that the job has not finished writing is skipped."""
     phase, accuracy = "", None
     finished: set[int] = set()
-    file = run / "metrics.jsonl"
-    text = no_pipe(file).read_text(errors="replace") if file.exists() else ""
-    for event in parse_events(text.split("\n")):
+    for event in read_events(run / "metrics.jsonl"):
         match event:
             case RunStart():
                 phase, accuracy, finished = "", None, set()

@@ -55,17 +55,27 @@ def submit(launch: Launch, console: Console) -> int:
     if job := under_way(run_dir, Scheduler()):  # two would overwrite each other's files
         raise UserError(job)
     ((run_dir, job),) = send([launch])
+    print_submitted(run_dir, job, console)
+    if not launch.wait:
+        return 0
+    return follow(run_dir, job, prepared.members, console, Scheduler())
+
+
+def print_submitted(run_dir: Path, job: str, console: Console) -> None:
+    """Prints where the job's results and logs will be, and how to watch and to cancel it."""
     print_text(
         f"job      {job}\n"
         f"results  {run_dir}\n"
-        f"logs     {run_dir / 'slurm' / f'{job}_0_log.out'}\n"
+        f"logs     {log_of(run_dir, job)}\n"
         f"watch    python -m slurm.status --output-dir '{run_dir.parent}'\n"
         f"cancel   scancel {job}",
         console,
     )
-    if not launch.wait:
-        return 0
-    return follow(run_dir, job, prepared.members, console, Scheduler())
+
+
+def log_of(run_dir: Path, job: str) -> Path:
+    """What the job's first node prints."""
+    return run_dir / "slurm" / f"{job}_0_log.out"
 
 
 def send(launches: Sequence[Launch], folder: Path | None = None) -> list[tuple[Path, str]]:
@@ -205,7 +215,7 @@ def _conclude(run_dir: Path, job: str, own: State | None, how: str, console: Con
         accuracy = read_json(run_dir / "result.json")["accuracy"]
         told = f"\naccuracy {accuracy:.4f}\nreport   {run_dir / 'report.html'}"
     elif own and own.status is not None:
-        log = run_dir / "slurm" / f"{job}_0_log.out"
+        log = log_of(run_dir, job)
         told = f"job {job}: the run ended with status {own.status}; the end of {log}:\n{tail(log)}"
     elif own is None or own.phase == "submitted":
         told = (

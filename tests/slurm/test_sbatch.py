@@ -1,5 +1,6 @@
 """The sbatch script, to the letter, and what is refused before there is one."""
 
+import contextlib
 import os
 import shlex
 import sys
@@ -10,7 +11,7 @@ import pytest
 from cluster.run.slurm_options import SlurmOptions
 from fl.errors import UserError
 from slurm.node_task import NodeTask
-from slurm.sbatch import Sbatch, inherited, refuse_path, without_allocation
+from slurm.sbatch import Sbatch, refuse_path, without_allocation
 from tests.slurm.fake import calls, fake_command
 
 EVERYTHING = SlurmOptions(
@@ -99,20 +100,18 @@ def test_a_job_is_sent_once_and_its_id_returned(
     assert os.environ["SLURM_JOB_ID"] == "9"
 
 
-def test_outside_of_an_allocation_devices_are_the_users() -> None:
-    environ = {"CUDA_VISIBLE_DEVICES": "1", "SLURM_CONF": "/c", "HOME": "/h"}
-    assert inherited(environ) == []
-    assert inherited(environ | {"SLURM_JOB_ID": "1"}) == ["CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID"]
-
-
-def test_the_environment_comes_back_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_hidden_inside_of_an_allocation_alone_and_come_back_after_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setenv("PMI_RANK", "3")
+    with without_allocation():
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
+        assert "PMI_RANK" not in os.environ
     monkeypatch.setenv("SLURM_JOB_ID", "9")
-
-    def fails() -> None:
-        with without_allocation():
-            assert "SLURM_JOB_ID" not in os.environ
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fails()
-    assert os.environ["SLURM_JOB_ID"] == "9"
+    before, inside = dict(os.environ), {}
+    with contextlib.suppress(KeyError), without_allocation():
+        inside |= os.environ
+        raise KeyError
+    assert not {"CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID"} & inside.keys()
+    assert dict(os.environ) == before
