@@ -62,15 +62,10 @@ def claimed_sweep(options: SweepOptions, launch: Launch, space: Space) -> Iterat
             _refuse_taken(folder, launch, settings)  # another process may have had it
             if launch.overwrite:
                 empty(folder)
-            _write(folder, launch, settings)
+            (folder / "trials").mkdir(exist_ok=True)
+            _write_yaml(folder / "sweep.yaml", settings)
+            write_configuration(folder / "default.yaml", launch.run)
         yield folder
-
-
-def _write(folder: Path, launch: Launch, settings: JsonObject) -> None:
-    (folder / "trials").mkdir(exist_ok=True)
-    content = yaml.safe_dump({**settings, "versions": versions()}, sort_keys=False)
-    write_atomically(folder / "sweep.yaml", content.encode())
-    write_configuration(folder / "default.yaml", launch.run)
 
 
 def _refuse_taken(folder: Path, launch: Launch, settings: JsonObject) -> None:
@@ -95,8 +90,12 @@ def _is_used(folder: Path) -> bool:
 
 def write_configuration(path: Path, run: RunConfig[Any]) -> None:
     """Writes a file with which ``python -m cluster.launch --config`` repeats the run exactly."""
-    content = yaml.safe_dump({**nested(run), "versions": versions()}, sort_keys=False)
-    write_atomically(path, content.encode())
+    _write_yaml(path, nested(run))
+
+
+def _write_yaml(path: Path, content: JsonObject) -> None:
+    text = yaml.safe_dump({**content, "versions": versions()}, sort_keys=False)
+    write_atomically(path, text.encode())
 
 
 def _settings(options: SweepOptions, launch: Launch, space: Space) -> JsonObject:

@@ -55,11 +55,6 @@ class SweepOptions(Settings):
                 f"pip install 'onefold[{package}]'"
             )
 
-    @property
-    def sign(self) -> int:
-        """1 if more of the metric is better, else -1."""
-        return 1 if METRICS[self.metric] == "max" else -1
-
 
 def parse_sweep(argv: Sequence[str]) -> tuple[SweepOptions, Launch]:
     """A sweep's own options, and those of all its runs.

@@ -2,15 +2,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, TypeGuard
 
 from cluster.hardware.inventory import Inventory
 from fl.events import ClientEnd, Epoch, Event, RunStart
 from fl.federation import Client
-from fl.json_files import SettingValues, read_json
+from fl.json_files import JsonObject, SettingValues, read_json
 from fl.report.read import read_events
-from tune.options import SweepOptions
+from tune.options import METRICS, SweepOptions
 from tune.trials import DEFAULT, FAILURE, SETTINGS, read_result
 
 
@@ -33,6 +34,19 @@ class TrialRow:
     reason: str = ""
     """Why it failed."""
 
+    def to_json(self) -> JsonObject:
+        """The trial as ``result.json`` has it."""
+        return {
+            "name": self.name,
+            "status": self.status,
+            "reason": self.reason,
+            "settings": dict(self.settings),
+            **self.scores,
+            "seconds": round(self.seconds, 3),
+            "clients_trained": len(self.trained),
+            "clients_reused": len(self.reused),
+        }
+
 
 def read_rows(folder: Path, defaults: SettingValues) -> list[TrialRow]:
     """The sweep's trials by name, the default first.
@@ -48,15 +62,30 @@ def read_rows(folder: Path, defaults: SettingValues) -> list[TrialRow]:
     return [_read(path, defaults) for path in paths]
 
 
-def best_of(rows: Sequence[TrialRow], options: SweepOptions) -> TrialRow | None:
-    """The finished trial with the best last epoch; of equal ones the first."""
-    finished = [row for row in rows if row.status == "finished"]
-    return max(finished, key=lambda row: options.sign * row.scores[options.metric], default=None)
-
-
-def reported(event: Epoch) -> dict[str, float]:
-    """The figures of an epoch that are reported to Tune."""
-    return {"accuracy": event.accuracy, "loss": event.loss, "epoch": event.epoch}
+def _read(run_dir: Path, defaults: SettingValues) -> TrialRow:
+    events = read_events(run_dir / "metrics.jsonl")
+    ends = [event for event in events if isinstance(event, ClientEnd)]
+    failure = run_dir / FAILURE
+    status: Literal["finished", "stopped", "failed"] = "stopped"
+    if read_result(run_dir) is not None:
+        status = "finished"
+    elif failure.exists():
+        status = "failed"
+    trained = {end.client: end.seconds_training for end in ends if not end.reused}
+    reused = {end.client: end.seconds_training for end in ends if end.reused}
+    # A resumed run has started several times, each time at 0.
+    before = [last for last, event in pairwise(events) if isinstance(event, RunStart)]
+    return TrialRow(
+        name=run_dir.name,
+        settings={**defaults, **read_json(run_dir / SETTINGS)},
+        status=status,
+        scores=last_scores(run_dir),
+        trained=trained,
+        # Clients that it trained itself before it was interrupted do not count as reused.
+        reused={client: seconds for client, seconds in reused.items() if client not in trained},
+        seconds=sum(event.seconds for event in (*before, *events[-1:])),
+        reason=failure.read_text(errors="replace").strip() if status == "failed" else "",
+    )
 
 
 def last_scores(run_dir: Path) -> dict[str, float]:
@@ -75,48 +104,21 @@ def is_epoch(event: Event) -> TypeGuard[Epoch]:
     return isinstance(event, Epoch) and event.stage == "fusion"
 
 
-def shown(value: object) -> str:
-    """A setting's value, short."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def reported(event: Epoch) -> dict[str, float]:
+    """The figures of an epoch that are reported to Tune."""
+    return {"accuracy": event.accuracy, "loss": event.loss, "epoch": event.epoch}
 
 
-def listed(settings: SettingValues) -> str:
-    """Settings and their values, in a line."""
-    return " ".join(f"{name}={shown(value)}" for name, value in settings.items())
+def ranked(rows: Sequence[TrialRow], options: SweepOptions) -> list[TrialRow]:
+    """Those that finished by their last epoch, the best first, of equal ones the first; then the
+    others in the same way."""
+    sign = 1 if METRICS[options.metric] == "max" else -1
 
+    def place(row: TrialRow) -> tuple[bool, float]:
+        score = row.scores.get(options.metric)
+        return row.status != "finished", 0.0 if score is None else -sign * score
 
-def _read(run_dir: Path, defaults: SettingValues) -> TrialRow:
-    events = read_events(run_dir / "metrics.jsonl")
-    ends = [event for event in events if isinstance(event, ClientEnd)]
-    failure = run_dir / FAILURE
-    status: Literal["finished", "stopped", "failed"] = "stopped"
-    if read_result(run_dir) is not None:
-        status = "finished"
-    elif failure.exists():
-        status = "failed"
-    trained = {end.client: end.seconds_training for end in ends if not end.reused}
-    reused = {end.client: end.seconds_training for end in ends if end.reused}
-    return TrialRow(
-        name=run_dir.name,
-        settings={**defaults, **read_json(run_dir / SETTINGS)},
-        status=status,
-        scores=last_scores(run_dir),
-        trained=trained,
-        # Clients that it trained itself before it was interrupted do not count as reused.
-        reused={client: seconds for client, seconds in reused.items() if client not in trained},
-        seconds=_seconds(events),
-        reason=failure.read_text(errors="replace").strip() if status == "failed" else "",
-    )
-
-
-def _seconds(events: Sequence[Event]) -> float:
-    """Seconds over all starts: a resumed run has started several times, each time at 0."""
-    last = total = 0.0
-    for event in events:
-        if isinstance(event, RunStart):
-            total += last
-        last = event.seconds
-    return total + last
+    return sorted(rows, key=place)
 
 
 def savings(

@@ -1,6 +1,6 @@
 """Reads a sweep's space, by name or from a file, and checks it against the method's settings."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,17 @@ from cluster.run.command_line import flatten, load_yaml, setting_types, unknown_
 from cluster.run.options import Launch
 from cluster.run.run_dir import nested
 from fl.errors import UserError, unknown
-from fl.json_files import JsonObject, SettingValues
+from fl.json_files import SettingValues
 from fl.methods.registry import get_method
 from fl.spaces import Choice, Distribution, Integers, LogUniform, Space, Uniform
 from tune.options import SweepOptions
 from tune.trials import derive
 
-KINDS: SettingValues = {"uniform": Uniform, "loguniform": LogUniform, "integers": Integers}
+KINDS: Mapping[str, Callable[..., Distribution]] = {
+    "uniform": Uniform,
+    "loguniform": LogUniform,
+    "integers": Integers,
+}
 
 
 def read_space(text: str, method: str) -> dict[str, Distribution]:
@@ -29,8 +33,7 @@ def read_space(text: str, method: str) -> dict[str, Distribution]:
         UserError: no such space or file, a setting that does not exist, or nothing to search.
     """
     if text.endswith((".yaml", ".yml")):
-        space = {n: _distribution(text, n, v) for n, v in _leaves(load_yaml(Path(text))).items()}
-        _refuse_strangers(text, space, method)
+        space = _read_file(Path(text), method)
     else:
         named = get_method(method).spaces.named()
         if text not in named:
@@ -41,6 +44,39 @@ def read_space(text: str, method: str) -> dict[str, Distribution]:
     return space
 
 
+def _read_file(file: Path, method: str) -> dict[str, Distribution]:
+    """A file's space. It may name the method's own settings alone: others would change the task."""
+    valid = [name for name, _ in setting_types(get_method(method).config)]
+    space: dict[str, Distribution] = {}
+    for key, value in flatten(load_yaml(file)).items():
+        name, _, kind = key.rpartition(".")
+        if kind not in KINDS or not name:
+            name, kind = key, ""
+        if name not in valid:
+            raise UserError(f"{file}: {unknown_setting(name, valid, 'parameter')}")
+        if name in space:
+            raise UserError(f"{file}: {name} has two distributions")
+        try:
+            space[name] = _distribution(kind, value)
+        except (UserError, ValueError, TypeError) as error:
+            raise UserError(f"{file}: {name}: {error}") from None
+    return space
+
+
+def _distribution(kind: str, value: Any) -> Distribution:
+    if not isinstance(value, list) or (kind in KINDS and len(value) != 2):
+        kinds = ", ".join(KINDS)
+        raise UserError(
+            f"must be a list of values, or {{KIND: [LOW, HIGH]}} with KIND {kinds}; got {value!r}"
+        )
+    if kind not in KINDS:
+        return Choice(tuple(value))
+    low, high = map(float, value)  # YAML reads 1e-5 as a string
+    if kind == "integers" and low.is_integer() and high.is_integer():
+        return Integers(int(low), int(high))
+    return KINDS[kind](low, high)
+
+
 def check_space(space: Space, options: SweepOptions, launch: Launch) -> None:
     """Refuses, before any trial starts, values that the configuration would refuse in one.
 
@@ -49,16 +85,20 @@ def check_space(space: Space, options: SweepOptions, launch: Launch) -> None:
             is no epoch that the scheduler or metric needs.
     """
     if get_method(launch.run.method).spaces.epochs is None:
-        _refuse_epochs(options, launch.run.method)
+        for name, needed in {"metric": "accuracy", "scheduler": "fifo"}.items():
+            if (given := getattr(options, name)) != needed:
+                without = f"{launch.run.method} has no one fit to judge by"
+                raise UserError(f"{name} must be {needed}, got {given}: {without}")
     for end in (0, -1):
         values = {name: distribution.grid[end] for name, distribution in space.items()}
         try:  # all at once, and only where that is refused each by itself
             _try_out(values, launch)
         except UserError:
             _refuse_alone(values, options, launch)
-    if options.search == "grid" and grid_size(space) > options.num_samples:
+    points = num_trials(space, options)
+    if points > options.num_samples:
         raise UserError(
-            f"the grid has {grid_size(space)} points: --num-samples must be at least that, got "
+            f"the grid has {points} points: --num-samples must be at least that, got "
             f"{options.num_samples}, or the space smaller"
         )
 
@@ -82,12 +122,9 @@ def _refuse_alone(values: SettingValues, options: SweepOptions, launch: Launch) 
 
 
 def num_trials(space: Space, options: SweepOptions) -> int:
-    """How many trials there will be, without the default."""
-    return grid_size(space) if options.search == "grid" else options.num_samples
-
-
-def grid_size(space: Space) -> int:
-    """Points of the whole grid."""
+    """How many trials there will be, without the default: of a grid all its points."""
+    if options.search != "grid":
+        return options.num_samples
     return prod(len(distribution.grid) for distribution in space.values())
 
 
@@ -99,49 +136,3 @@ def longest_fit(space: Space, launch: Launch) -> int:
     if name in space:
         return max(int(value) for value in space[name].grid)
     return int(flatten(nested(launch.run))[name])
-
-
-def _leaves(values: SettingValues, prefix: str = "") -> JsonObject:
-    """Nested settings by dotted name, down to the descriptions of distributions."""
-    flat: JsonObject = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}".replace("-", "_")
-        nested = isinstance(value, Mapping) and not value.keys() & KINDS.keys()
-        flat |= _leaves(value, f"{name}.") if nested else {name: value}
-    return flat
-
-
-def _distribution(source: str, name: str, value: Any) -> Distribution:
-    try:
-        if isinstance(value, list):
-            return Choice(tuple(value))
-        if isinstance(value, Mapping) and len(value) == 1:
-            ((kind, ends),) = value.items()
-            if isinstance(ends, list) and len(ends) == 2:
-                low, high = map(float, ends)  # YAML reads 1e-5 as a string
-                if kind == "integers" and low.is_integer() and high.is_integer():
-                    return Integers(int(low), int(high))
-                distribution: Distribution = KINDS[kind](low, high)
-                return distribution
-    except (UserError, ValueError, TypeError) as error:
-        raise UserError(f"{source}: {name}: {error}") from None
-    raise UserError(
-        f"{source}: {name} must be a list of values, or {{KIND: [LOW, HIGH]}} with KIND "
-        f"{', '.join(KINDS)}; got {value!r}"
-    )
-
-
-def _refuse_epochs(options: SweepOptions, method: str) -> None:
-    without = f"{method} has no one fit to judge by"
-    if options.metric != "accuracy":
-        raise UserError(f"metric must be accuracy, got {options.metric}: {without}")
-    if options.scheduler == "asha":
-        raise UserError(f"scheduler must be fifo, got asha: {without}")
-
-
-def _refuse_strangers(source: str, space: Space, method: str) -> None:
-    """Refuses settings that are not the method's own, since those would change the task."""
-    valid = [name for name, _ in setting_types(get_method(method).config)]
-    for name in space:
-        if name not in valid:
-            raise UserError(f"{source}: {unknown_setting(name, valid, 'parameter')}")

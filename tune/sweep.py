@@ -52,7 +52,6 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
         from fl.whole_files import refused_by_disk
         from tune.folder import claimed_sweep, named
         from tune.options import parse_sweep
-        from tune.outcome import print_space
         from tune.spaces import check_space, read_space
         from tune.trials import default_run
     with ExitStack() as held:
@@ -66,7 +65,8 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
                 with Steps(console) as say:
                     prepared = prepare(default_run(launch, options.validation), say=say)
             if launch.dry_run:
-                print_space(space, console)
+                for name, distribution in space.items():
+                    console.print(f"{name}: {distribution}", highlight=False)
                 print_plan(prepared, console)
                 return 0
             if launch.slurm.submit:
@@ -93,13 +93,13 @@ def _run(
     """Runs the sweep in a directory that is this process's; returns the exit status."""
     from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
     from fl.errors import ServerFailed
-    from tune.outcome import print_summary
-    from tune.report import write_report
+    from tune.outcome import print_summary, write_report, write_sweep
     from tune.tuning import search
 
     try:
-        sweep = search(options, launch, space, prepared, folder, console, early)
-        write_report(sweep)
+        result = search(options, launch, space, prepared, folder, console, early)
+        write_sweep(result, folder)
+        write_report(result, folder)
     except KeyboardInterrupt:
         say_interrupted(f"interrupted; {folder} can be continued with --resume")
         return INTERRUPTED
@@ -110,7 +110,7 @@ def _run(
         return 1
     except OSError as error:
         return stop_on_disk(error, f"--resume goes on in {folder}")
-    print_summary(sweep, console)
+    print_summary(result, folder, console)
     return 0
 
 
@@ -121,7 +121,7 @@ def _submit(options: "SweepOptions", launch: "Launch", space: "Space", console: 
         UserError: one line, for any error that can be found before the job starts.
     """
     from slurm.sbatch import Sbatch, refuse_path, require_sbatch
-    from slurm.submit import print_text, write_submitted
+    from slurm.submit import print_submitted, write_submitted
     from tune.folder import claim_sweep
 
     if launch.wait:
@@ -131,13 +131,7 @@ def _submit(options: "SweepOptions", launch: "Launch", space: "Space", console: 
     folder = claim_sweep(options, launch, space)
     (job,) = Sbatch(folder / "slurm", launch.slurm).send([job_of(options, launch, folder)])
     write_submitted(folder, job)
-    print_text(
-        f"job      {job}\n"
-        f"results  {folder}\n"
-        f"logs     {folder / 'slurm' / f'{job}_0_log.out'}\n"
-        f"cancel   scancel {job}",
-        console,
-    )
+    print_submitted(folder, job, console)
     return 0
 
 

@@ -2,8 +2,8 @@
 
 import shutil
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,7 +69,13 @@ def run_trial(
     """
     from cluster.run.runner import CHECKPOINTS, execute
 
-    with _claimed(launch) as run_dir:
+    with ExitStack() as held:
+        try:
+            run_dir = held.enter_context(claimed(launch))
+        except UserError:
+            # A sweep that was killed may not have saved which settings it tried under this number.
+            anew = replace(launch, resume=False, overwrite=True)
+            run_dir = held.enter_context(claimed(anew))
         write_json(run_dir / SETTINGS, dict(settings))
         (run_dir / FAILURE).unlink(missing_ok=True)
         if (finished := read_result(run_dir)) is not None:
@@ -102,15 +108,3 @@ def share_of(inventory: Inventory, bundle: Mapping[str, float]) -> Inventory:
         memory_bytes=int(bundle.get("memory", inventory.memory_bytes)),
         gpus=inventory.gpus[: int(bundle.get("GPU", 0))],
     )
-
-
-@contextmanager
-def _claimed(launch: Launch) -> Iterator[Path]:
-    with ExitStack() as held:
-        try:
-            run_dir = held.enter_context(claimed(launch))
-        except UserError:
-            # A sweep that was killed may not have saved which settings it tried under this number.
-            anew = replace(launch, resume=False, overwrite=True)
-            run_dir = held.enter_context(claimed(anew))
-        yield run_dir

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,21 +30,22 @@ from cluster.run.command_line import flatten
 from cluster.run.early_ray import EarlyRay
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared, prepare
-from cluster.run.run_dir import nested
+from cluster.run.run_dir import nested, versions
 from cluster.run.runtime import ray_cluster
 from cluster.run.steps import Steps
 from fl.errors import UserError
 from fl.events import Event
 from fl.federation import Request
 from fl.json_files import JsonObject
+from fl.report.words import tally
 from fl.spaces import Choice, Distribution, Integers, LogUniform, Space
 from tune.folder import add_seconds, write_configuration
 from tune.options import METRICS, SweepOptions
-from tune.outcome import Sweep, compare, print_trials, write_sweep
-from tune.rows import best_of, is_epoch, last_scores, listed, read_rows, reported, savings
+from tune.outcome import compare, listed, print_trials
+from tune.rows import is_epoch, last_scores, ranked, read_rows, reported, savings
 from tune.spaces import longest_fit, num_trials
 from tune.trials import DEFAULT, FAILURE, default_run, derive, run_trial, share_of
-from tune.tune_internals import callbacks_not_counted, number_in
+from tune.tune_internals import number_in
 
 
 def search(
@@ -54,13 +56,14 @@ def search(
     folder: Path,
     console: Console,
     early: EarlyRay | None = None,
-) -> Sweep:
-    """Runs default, trials, and best against default; writes the sweep's files, but for its page.
+) -> JsonObject:
+    """Runs default, trials, and best against default; returns what ``result.json`` is to hold.
 
     ``early``: its Ray, where that was begun.
+
+    Raises:
+        UserError: no trial finished.
     """
-    flat = flatten(nested(launch.run))
-    defaults = {name: flat[name] for name in space}
     with ExitStack() as held:
         with Steps(console) as say:
             say("joining Ray" if launch.ray_address else "starting Ray")
@@ -69,35 +72,50 @@ def search(
         console.print(f"default configuration, on {options.validation:g} of the training images")
         run_trial(default_run(launch, options.validation), {}, prepare_with=lambda _: prepared)
         console.print(f"{num_trials(space, options)} trials of {', '.join(space)}")
-        began = time.perf_counter()
-        try:
-            run_trials(options, launch, space, prepared, folder)
-        finally:  # a sweep that is stopped goes on later, and its trials took all of it
-            seconds = add_seconds(folder, time.perf_counter() - began)
-        rows = read_rows(folder / "trials", defaults)
+        seconds = run_trials(options, launch, space, prepared, folder)
+        flat = flatten(nested(launch.run))
+        rows = read_rows(folder / "trials", {name: flat[name] for name in space})
         print_trials(rows, options, console)
-        best = best_of(rows, options)
-        if best is None:
+        finished = [row for row in ranked(rows, options) if row.status == "finished"]
+        if not finished:
             raise UserError(f"no trial finished; the reasons are in {folder / 'trials'}")
+        best = finished[0]
         settings = {} if best.name == DEFAULT else dict(best.settings)
         write_configuration(folder / "best.yaml", derive(launch, settings, "best").run)
-        seeds = "one seed" if options.final_seeds == 1 else f"{options.final_seeds} seeds"
+        seeds = tally(["seed"] * options.final_seeds)
         console.print(f"best and default with {seeds}, on the test split")
         comparison = compare(launch, settings, prepared.inventory, seeds=options.final_seeds)
-    sweep = Sweep(
-        folder=folder,
-        options=options,
-        run=launch.run,
-        space=space,
-        rows=tuple(rows),
-        best=best,
-        comparison=comparison,
-        savings=savings(rows, prepared.members, prepared.inventory),
-        seconds=round(seconds, 3),
-        partition=prepared.partition.digest,
-    )
-    write_sweep(sweep)
-    return sweep
+    return {
+        **_described(options, launch, space, prepared),
+        "trials": [row.to_json() for row in rows],
+        "best": {"trial": best.name, "settings": dict(best.settings)},
+        "test": comparison,
+        "clients_trained_and_reused": savings(rows, prepared.members, prepared.inventory),
+        "seconds": round(seconds, 3),
+        "versions": versions(),
+    }
+
+
+def _described(
+    options: SweepOptions, launch: Launch, space: Space, prepared: Prepared
+) -> JsonObject:
+    """What was searched, in what, and on which images trials were compared."""
+    run = launch.run
+    return {
+        "method": run.method,
+        "dataset": run.dataset,
+        "alpha": run.alpha,
+        "clients": run.num_clients,
+        "seed": run.seed,
+        "sweep": asdict(options),
+        "scored_on": "validation",
+        "validation": {
+            "share": options.validation,
+            "of": "training images, held out from all clients",
+            "partition": prepared.partition.digest,
+        },
+        "space": {name: str(distribution) for name, distribution in space.items()},
+    }
 
 
 # How much of the cluster a trial gets: a bundle of its own, large enough for every client.
@@ -218,10 +236,11 @@ FINISHED = "finished"
 
 def run_trials(
     options: SweepOptions, launch: Launch, space: Space, prepared: Prepared, folder: Path
-) -> None:
+) -> float:
     """Runs all trials, or those that are left of an interrupted sweep.
 
-    Their results are in their directories.
+    Their results are in their directories. Returns the seconds that they took, over all starts of
+    the sweep.
     """
     os.environ |= ENVIRONMENT
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # Lines prints failures instead
@@ -252,8 +271,12 @@ def run_trials(
                 verbose=0,
             ),
         )
-    with callbacks_not_counted():
+    began = time.perf_counter()
+    try:
         tuner.fit()
+    finally:  # a sweep that is stopped goes on later, and its trials took all of it
+        seconds = add_seconds(folder, time.perf_counter() - began)
+    return seconds
 
 
 def _tune_config(options: SweepOptions, seed: int, epochs: int, at_once: int) -> tune.TuneConfig:

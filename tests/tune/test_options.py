@@ -64,7 +64,7 @@ def test_every_launch_option_can_stand_beside() -> None:
     options, launch = parse_sweep(
         ["--alpha=0.3", "--num-samples", "7", "--prototypes", "vgg9", "cnn", "--metric=loss"]
     )
-    assert (options.num_samples, options.metric, options.sign) == (7, "loss", -1)
+    assert (options.num_samples, options.metric) == (7, "loss")
     assert (launch.run.alpha, launch.run.options.prototypes) == (0.3, ("vgg9", "cnn"))
     assert launch.run.options.num_samples == 3000  # the method's own, of the same name
 

@@ -5,72 +5,70 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
-from fl.spaces import Uniform
+from fl.json_files import JsonObject
 from tests.tune.made_up import INVENTORY, members, trial
-from tune.options import SweepOptions, parse_sweep
-from tune.outcome import (
-    Spread,
-    Sweep,
-    print_summary,
-    print_trials,
-    ranked,
-    spread,
-    write_sweep,
-)
-from tune.report import write_report
+from tune.options import SweepOptions
+from tune.outcome import print_summary, print_trials, spread, write_report, write_sweep
 from tune.rows import TrialRow, read_rows, savings
 
 
-def comparison() -> dict[str, Spread]:
-    """Over two seeds."""
-    default, best = (0.5, 0.6), (0.7, 0.7)
-    gain = tuple(b - d for b, d in zip(best, default, strict=True))
-    return {"default": spread(default), "best": spread(best), "gain": spread(gain)}
+def found(rows: Sequence[TrialRow], best: TrialRow) -> JsonObject:
+    """What a sweep with these trials and two final seeds found."""
+    default, final = (0.5, 0.6), (0.7, 0.7)
+    gain = [b - d for b, d in zip(final, default, strict=True)]
+    return {
+        "seed": 4,
+        "trials": [row.to_json() for row in rows],
+        "best": {"trial": best.name, "settings": dict(best.settings)},
+        "test": {"default": spread(default), "best": spread(final), "gain": spread(gain)},
+        "clients_trained_and_reused": savings(rows, members(), INVENTORY),
+        "seconds": 20.0,
+    }
 
 
-def sweep_of(rows: Sequence[TrialRow], folder: Path, best: TrialRow, *arguments: str) -> Sweep:
-    options, launch = parse_sweep(arguments)
-    return Sweep(
-        folder=folder,
-        options=options,
-        run=launch.run,
-        space={"keep": Uniform(0.4, 1.0)},
-        rows=tuple(rows),
-        best=best,
-        comparison=comparison(),
-        savings=savings(rows, members(), INVENTORY),
-        seconds=20.0,
-        partition="abc",
-    )
-
-
-def printed(tell: Callable[[Console], None], width: int = 200) -> list[str]:
+def printed(tell: Callable[[Console], None]) -> list[str]:
     out = io.StringIO()
-    tell(Console(file=out, width=width))
+    tell(Console(file=out, width=200))
     return out.getvalue().splitlines()
 
 
-def test_the_page_and_the_figures_of_a_sweep(folder: Path, tmp_path: Path) -> None:
-    rows = read_rows(folder, {"keep": 0.8})
-    sweep = sweep_of(rows, tmp_path, rows[1])
-    write_sweep(sweep)
-    figures = json.loads((tmp_path / "result.json").read_text())
-    assert figures["scored_on"] == "validation"
-    assert figures["best"] == {"trial": "00000", "settings": {"keep": 0.5}}
-    assert figures["test"]["best"]["values"] == [0.7, 0.7]
-    page = write_report(sweep).read_text()
-    for word in ("UserError: too few", "stopped", "+15.0 ± 7.1", "6 reused", "at least 36"):
-        assert word in page, word
-    assert (tmp_path / "plots" / "effects.png").stat().st_size > 1000
+def test_spread_is_the_samples() -> None:
+    assert spread((0.5, 0.7))["std"] == pytest.approx(0.1 * 2**0.5)
+    assert spread((0.5,))["std"] is None
 
 
-def test_the_best_come_first_and_the_unfinished_last(folder: Path) -> None:
+def test_each_trial_is_kept_with_its_figures(folder: Path, tmp_path: Path) -> None:
     rows = read_rows(folder, {"keep": 0.8})
-    names = [row.name for row in ranked(rows, SweepOptions())]
-    assert names == ["00000", "default", "00001", "00002"]
-    assert [row.name for row in ranked(rows, SweepOptions(metric="loss"))][:2] == names[:2]
+    write_sweep(found(rows, rows[1]), tmp_path)
+    best, failed = (json.loads((tmp_path / "result.json").read_text())["trials"][k] for k in (1, 3))
+    assert (best["settings"], best["epoch"], best["clients_reused"]) == ({"keep": 0.5}, 2, 2)
+    assert (failed["status"], failed["reason"]) == ("failed", "UserError: too few")
+    assert "accuracy" not in failed
+    # TensorBoard has a point for each trial that was scored.
+    assert {path.name for path in (tmp_path / "tensorboard").iterdir() if path.is_dir()} == {
+        *("default", "00000", "00001")
+    }
+
+
+@pytest.mark.parametrize(
+    ("best", "compared"),
+    [
+        ("00000", ["best-seed4", "best-seed5", "default-seed4", "default-seed5"]),
+        ("default", ["default-seed4", "default-seed5"]),
+    ],
+)
+def test_the_page_compares_the_final_runs(
+    best: str, compared: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = read_rows(folder, {"keep": 0.8})
+    (chosen,) = (row for row in rows if row.name == best)
+    pages: list[tuple[list[Path], Path]] = []
+    monkeypatch.setattr("fl.report.compare.write_comparison", lambda *given: pages.append(given))
+    write_report(found(rows, chosen), folder)
+    assert pages == [([folder / "final" / name for name in compared], folder / "report.html")]
 
 
 def test_each_trial_has_a_line_and_a_reason_if_it_failed(folder: Path) -> None:
@@ -88,12 +86,12 @@ def test_trials_of_a_method_without_one_fit_are_told_too(tmp_path: Path) -> None
     rows = read_rows(tmp_path, {"keep": 0.8})
     lines = printed(lambda c: print_trials(rows, SweepOptions(), c))
     assert lines[1].split() == ["default", "75.0%", "-", "0", "keep=0.8", "finished"]
-    write_sweep(sweep_of(rows, tmp_path, rows[0]))
+    write_sweep(found(rows, rows[0]), tmp_path)
 
 
 def test_the_last_lines_say_what_was_saved_and_what_is_gained(folder: Path) -> None:
     rows = read_rows(folder, {"keep": 0.8})
-    lines = printed(lambda c: print_summary(sweep_of(rows, folder, rows[1]), c))
+    lines = printed(lambda c: print_summary(found(rows, rows[1]), folder, c))
     told = {line.partition(" ")[0]: line.partition(" ")[2].strip() for line in lines}
     assert told["clients"] == "2 trainings, 6 reused: 36.0 s of training saved"
     assert told["best"] == "trial 00000: keep=0.5"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tune.made_up import INVENTORY, end, epoch, event, members, trial
 from tune.options import SweepOptions
-from tune.rows import best_of, read_rows, savings
+from tune.rows import ranked, read_rows, savings
 
 
 def test_without_a_fit_the_result_is_the_score(tmp_path: Path) -> None:
@@ -29,15 +29,11 @@ def test_rows_tell_what_became_of_each_trial(folder: Path) -> None:
     assert rows[3].reason == "UserError: too few"
 
 
-def test_the_best_is_the_best_last_epoch_of_those_that_finished(folder: Path) -> None:
+def test_the_best_last_epochs_of_those_that_finished_come_first(folder: Path) -> None:
     rows = read_rows(folder, {"keep": 0.8})
-    best = best_of(rows, SweepOptions())
-    assert best is not None
-    assert best.name == "00000"  # the stopped one was better so far
-    assert best_of(rows[2:], SweepOptions()) is None
-    lowest = best_of(rows, SweepOptions(metric="loss"))
-    assert lowest is not None
-    assert lowest.name == "00000"
+    names = [row.name for row in ranked(rows, SweepOptions())]
+    assert names == ["00000", "default", "00001", "00002"]  # the stopped one was better so far
+    assert [row.name for row in ranked(rows, SweepOptions(metric="loss"))][:2] == names[:2]
 
 
 def test_another_stage_is_no_epoch_of_the_result(tmp_path: Path) -> None:

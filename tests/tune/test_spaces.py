@@ -9,7 +9,7 @@ from fl.errors import UserError
 from fl.spaces import Choice, Integers, LogUniform, Uniform
 from tests.tune.sweeps import write
 from tune.options import SweepOptions, parse_sweep
-from tune.spaces import check_space, grid_size, longest_fit, read_space
+from tune.spaces import check_space, longest_fit, num_trials, read_space
 
 
 def test_a_file_names_settings_dotted_or_nested(tmp_path: Path) -> None:
@@ -44,9 +44,10 @@ def test_a_file_names_settings_dotted_or_nested(tmp_path: Path) -> None:
         ({"data.validation": [0.1]}, "unknown parameter 'data.validation'"),
         ({"keep": []}, "keep: a choice needs at least one value"),
         ({"keep": [[0.5]]}, "keep: a choice takes numbers, words"),
-        ({"keep": 0.5}, "keep must be a list of values, or"),
+        ({"keep": 0.5}, "keep: must be a list of values, or"),
         ({"keep": {"uniform": [0.9, 0.4]}}, "keep: a range needs a lower and a higher end"),
-        ({"keep": {"uniform": [0.4]}}, "keep must be a list of values, or"),
+        ({"keep": {"uniform": [0.4]}}, "keep: must be a list of values, or"),
+        ({"keep": {"uniform": [0.1, 1], "integers": [0, 1]}}, "keep has two distributions"),
         ({"keep": {"normal": [0, 1]}}, "unknown parameter 'keep.normal'"),
         ({"keep": {"uniform": ["a", "b"]}}, "keep: could not convert"),
         ({"fusion.lr": {"loguniform": [0, 1]}}, "must lie above 0"),
@@ -87,8 +88,8 @@ def test_a_server_that_fits_nothing_has_no_epochs_to_judge() -> None:
 
 def test_a_grid_of_more_points_than_trials_is_refused() -> None:
     space = {"keep": Uniform(0.4, 1.0), "lam": Choice((0.3, 0.6))}
-    assert grid_size(space) == 6
     options = SweepOptions(search="grid", num_samples=5)
+    assert num_trials(space, options) == 6
     with pytest.raises(UserError, match="the grid has 6 points"):
         check_space(space, options, parse_sweep([])[1])
 

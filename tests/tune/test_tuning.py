@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from ray import tune
-from ray.air._internal import usage
 
 from cluster.hardware.inventory import Inventory
 from cluster.run.command_line import parse
@@ -15,11 +14,10 @@ from cluster.run.options import Launch
 from fl.errors import UserError
 from fl.events import ClientEnd, Epoch
 from fl.federation import Request
-from fl.spaces import Uniform
 from tests.tune.made_up import epoch, event
 from tests.tune.made_up import trial as directory
 from tune import tuning
-from tune.options import SweepOptions, parse_sweep
+from tune.options import SweepOptions
 from tune.trials import FAILURE
 from tune.tuning import (
     DRIVER_BYTES,
@@ -142,27 +140,6 @@ def test_a_damaged_search_is_one_line(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(UserError, match=r"is damaged .*: delete it; --resume") as refusal:
         restored(str(tmp_path), lambda settings: None, {})
     assert "\n" not in str(refusal.value)
-
-
-def test_tune_counts_no_callbacks_while_it_searches(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """For that it would import MLflow and Weights & Biases."""
-    counts, seen = usage.tag_callbacks, []
-    fit = SimpleNamespace(fit=lambda: seen.append(usage.tag_callbacks))
-    monkeypatch.setattr(tune.Tuner, "can_restore", lambda _: True)
-    monkeypatch.setattr(tuning, "restored", lambda *_: fit)
-    monkeypatch.setattr(tuning, "ENVIRONMENT", {})
-    monkeypatch.setattr("ray.nodes", lambda: [])
-    monkeypatch.setattr(tuning, "concurrency", lambda *_: 1)
-    monkeypatch.setattr(tuning, "trial_bundle", lambda *_: {"CPU": 1.0})
-    monkeypatch.setattr(tuning, "share_of", lambda *_: SHARE)
-    options, launch = parse_sweep(["--num-samples=1", f"--output-dir={tmp_path}"])
-    prepared: Any = SimpleNamespace(members=[], inventory=SHARE)
-    tuning.run_trials(options, launch, {"keep": Uniform(0.4, 1.0)}, prepared, tmp_path)
-    assert counts not in seen
-    assert len(seen) == 1
-    assert usage.tag_callbacks is counts
 
 
 GB = 10**9
