@@ -11,7 +11,7 @@ from cluster.hardware.inventory import Inventory
 from cluster.run.options import Launch
 from cluster.run.prepare import prepare
 from fl.json_files import JsonObject, SettingValues, write_json
-from fl.report.words import duration, percent, points, tally
+from fl.report.words import NONE, duration, percent, points, tally
 from tune.options import SweepOptions
 from tune.rows import TrialRow, ranked
 from tune.trials import DEFAULT, derive, run_trial
@@ -19,8 +19,6 @@ from tune.trials import DEFAULT, derive, run_trial
 BEST = "best"
 FINAL = "final"
 """Folder of the runs on the test split, each named after its configuration and seed."""
-NOTHING = "-"
-"""In place of a missing figure."""
 
 
 def compare(
@@ -71,9 +69,9 @@ def print_trials(rows: Sequence[TrialRow], options: SweepOptions, console: Conso
     for row in ranked(rows, options):
         table.add_row(
             row.name,
-            percent(row.scores["accuracy"]) if row.scores else NOTHING,
-            f"{row.scores['loss']:.4f}" if "loss" in row.scores else NOTHING,  # not without a fit
-            str(int(row.scores["epoch"])) if row.scores else NOTHING,
+            percent(row.scores["accuracy"]) if row.scores else NONE,
+            f"{row.scores['loss']:.4f}" if "loss" in row.scores else NONE,  # not without a fit
+            str(int(row.scores["epoch"])) if row.scores else NONE,
             listed(row.settings),
             row.status,
         )

@@ -76,9 +76,9 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
                 say("loading Ray Tune")  # before a thread that starts Ray could meet half of it
                 import tune.tuning  # noqa: F401
             early.begin(prepared.inventory)  # late: a sweep whose name is taken needs none
+            return _run(options, launch, space, prepared, folder, console, early)
         except UserError as error:
             return stop_with(error)
-        return _run(options, launch, space, prepared, folder, console, early)
 
 
 def _run(
@@ -90,8 +90,12 @@ def _run(
     console: Console,
     early: "EarlyRay",
 ) -> int:
-    """Runs the sweep in a directory that is this process's; returns the exit status."""
-    from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
+    """Runs the sweep in a directory that is this process's; returns the exit status.
+
+    Raises:
+        UserError: no trial finished, or a file of the sweep is damaged.
+    """
+    from cluster.run.command_line import INTERRUPTED, stop_on_disk
     from fl.errors import ServerFailed
     from tune.outcome import print_summary, write_report, write_sweep
     from tune.tuning import search
@@ -103,8 +107,6 @@ def _run(
     except KeyboardInterrupt:
         say_interrupted(f"interrupted; {folder} can be continued with --resume")
         return INTERRUPTED
-    except UserError as error:
-        return stop_with(error)
     except (ClientFailed, ServerFailed) as error:
         print(f"onefold: {error}\nfinished trials are kept in {folder}", file=sys.stderr)
         return 1
@@ -120,16 +122,16 @@ def _submit(options: "SweepOptions", launch: "Launch", space: "Space", console: 
     Raises:
         UserError: one line, for any error that can be found before the job starts.
     """
-    from slurm.sbatch import Sbatch, refuse_path, require_sbatch
+    from slurm.sbatch import Sbatch, require_sbatch
     from slurm.submit import print_submitted, write_submitted
     from tune.folder import claim_sweep
 
     if launch.wait:
         raise UserError("--wait is for a single run's job; a sweep's tells how it goes in its log")
     require_sbatch()
-    refuse_path(launch.output_dir / str(launch.name) / "slurm")
+    sbatch = Sbatch(launch.output_dir / str(launch.name) / "slurm", launch.slurm)
     folder = claim_sweep(options, launch, space)
-    (job,) = Sbatch(folder / "slurm", launch.slurm).send([job_of(options, launch, folder)])
+    (job,) = sbatch.send([job_of(options, launch, folder)])
     write_submitted(folder, job)
     print_submitted(folder, job, console)
     return 0

@@ -20,7 +20,7 @@ from ray import tune
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
-from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
+from ray.tune.search import SearchAlgorithm, Searcher
 from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rich.console import Console
@@ -190,18 +190,18 @@ def _domain(distribution: Distribution) -> Any:
 
 def make_searcher(options: SweepOptions, seed: int) -> Searcher | SearchAlgorithm:
     """The searcher, which proposes settings; the same seed gives the same ones."""
-    how: Any = {"metric": options.metric, "mode": METRICS[options.metric]}
     if options.search == "optuna":
         import optuna
-        from ray.tune.search.optuna import OptunaSearch
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        return OptunaSearch(seed=seed, **how)
-    if options.search == "hyperopt":
-        from ray.tune.search.hyperopt import HyperOptSearch
-
-        return HyperOptSearch(random_state_seed=seed, **how)
-    return BasicVariantGenerator(random_state=seed)
+    searcher: Searcher | SearchAlgorithm = tune.create_searcher(
+        "random" if options.search == "grid" else options.search,  # the space says that it is one
+        metric=options.metric,
+        mode=METRICS[options.metric],
+        # Each searcher takes the argument that it has.
+        **dict.fromkeys(("random_state", "seed", "random_state_seed"), seed),
+    )
+    return searcher
 
 
 def make_scheduler(options: SweepOptions, epochs: int) -> TrialScheduler:
@@ -288,7 +288,7 @@ def _tune_config(options: SweepOptions, seed: int, epochs: int, at_once: int) ->
         num_samples=1 if options.search == "grid" else options.num_samples,
         max_concurrent_trials=at_once,
         time_budget_s=options.time_budget,
-        trial_dirname_creator=number,
+        trial_dirname_creator=lambda trial: number_in(trial.trial_id),
         reuse_actors=True,  # a new process would cost each trial the imports
     )
 
@@ -353,7 +353,9 @@ class Lines(tune.Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **_: Any) -> None:
         """Prints that it failed; the reason is in its directory, even if Tune never started it."""
-        run_dir = Path(trial.remote_experiment_path).parents[1] / "trials" / number(trial)
+        run_dir = (
+            Path(trial.remote_experiment_path).parents[1] / "trials" / number_in(trial.trial_id)
+        )
         if run_dir.exists() and not (run_dir / FAILURE).exists() and trial.error_file:
             last = Path(trial.error_file).read_text().strip().splitlines()[-1]
             (run_dir / FAILURE).write_text(f"{last}\n")
@@ -361,13 +363,8 @@ class Lines(tune.Callback):
 
     def _print(self, trial: Trial, text: str) -> None:
         self._ended += 1
-        tried = f"trial {number(trial)} ({self._ended} ended)"
+        tried = f"trial {number_in(trial.trial_id)} ({self._ended} ended)"
         print(f"{tried}: {text}; {listed(trial.config)}", flush=True)
-
-
-def number(trial: Trial) -> str:
-    """The name of a trial's directory: its number in the sweep."""
-    return number_in(trial.trial_id)
 
 
 def prepare_in_bundle(launch: Launch, share: Inventory) -> Prepared:

@@ -11,13 +11,14 @@ import signal
 import socket
 import stat
 import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+
+from tests.waiting import wait_until
 
 DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol")
 NODES = ("alpha", "beta")
@@ -82,24 +83,17 @@ class RealSlurm:
     environ: dict[str, str]
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def call(self, *arguments: str) -> str:
+    def call(self, *arguments: str, check: bool = True) -> str:
         """Output of a Slurm command."""
         done = subprocess.run(
-            arguments, env=self.environ, capture_output=True, text=True, timeout=60, check=True
+            arguments, env=self.environ, capture_output=True, text=True, timeout=60, check=check
         )
         return done.stdout.strip()
 
     def state(self, job: str) -> str:
         """The job's state; empty once Slurm has forgotten it."""
-        done = subprocess.run(
-            ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T"],
-            env=self.environ,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return done.stdout.strip()
+        asked = ("--noheader", "--states=all", f"--jobs={job}", "--format=%T")
+        return self.call("squeue", *asked, check=False)
 
     def start(self, name: str, *command: str) -> None:
         """Starts a daemon in the foreground, its output beside its log."""
@@ -174,30 +168,17 @@ def _idle(slurm: RealSlurm) -> int:
         return 0
 
 
-def _await(slurm: RealSlurm, condition) -> None:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + READY_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise RuntimeError("Slurm did not start: " + _logs(slurm.root))
-        time.sleep(0.2)
-
-
-def _logs(root: Path) -> str:
-    return "\n".join(
-        f"{file.name}: {file.read_text(errors='replace')[-2000:]}"
-        for pattern in ("*.out", "*.log")
-        for file in sorted(root.glob(pattern))
-    )
+def _await(slurm: RealSlurm, condition: Callable[[], object]) -> None:
+    try:
+        wait_until(condition, READY_S)
+    except AssertionError as error:
+        files = sorted([*slurm.root.glob("*.out"), *slurm.root.glob("*.log")])
+        logs = [f"{file.name}: {file.read_text(errors='replace')[-2000:]}" for file in files]
+        raise RuntimeError("\n".join(["Slurm did not start", *logs])) from error
 
 
 def _end(slurm: RealSlurm) -> None:
-    subprocess.run(
-        ["scancel", "--signal=KILL", f"--user={getpass.getuser()}"],
-        env=slurm.environ,
-        capture_output=True,
-        timeout=30,
-        check=False,
-    )
+    slurm.call("scancel", "--signal=KILL", f"--user={getpass.getuser()}", check=False)
     for name in ("alpha", "beta", "slurmctld", "munged"):
         daemon = slurm.daemons.get(name)
         if daemon is None or daemon.poll() is not None:
@@ -211,10 +192,8 @@ def _end(slurm: RealSlurm) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]

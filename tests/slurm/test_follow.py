@@ -74,46 +74,39 @@ def test_progress_is_shown_and_the_runs_status_returned(world: World) -> None:
     assert "accuracy 0.7500" in world.said
 
 
-def test_a_failed_run_gives_its_status(world: World) -> None:
-    world.at(5, world.writes("ended", 2))
+@pytest.mark.parametrize(
+    ("phase", "slurm", "expected"),
+    [
+        ("submitted", "FAILED|NonZeroExitCode", "not shared with the nodes"),
+        ("running", "CANCELLED|None", "ended (cancelled) before the run did; --resume"),
+    ],
+)
+def test_a_job_that_ends_without_its_run_is_a_failure(
+    world: World, phase: str, slurm: str, expected: str
+) -> None:
+    world.writes(phase)()
+    world.at(35, world.says(f"7|{slurm}\n"))
+    assert world.follow() == 1
+    assert expected in world.said
+
+
+@pytest.mark.parametrize(
+    ("phase", "slurm", "ends_at"),
+    [
+        ("running", "7|RUNNING|None\n", 5),
+        ("running", "7|COMPLETED|None\n", SETTLE_S / 2),  # the directory lags behind Slurm
+        ("requeued", "7|PENDING|BeginTime\n", 200),
+        ("submitted", None, 500),  # Slurm does not answer
+    ],
+)
+def test_a_job_is_followed_until_its_run_tells_its_status(
+    world: World, phase: str, slurm: str | None, ends_at: float
+) -> None:
+    world.writes(phase)()
+    world.says(slurm)()
+    world.at(ends_at, world.writes("ended", 2))
     assert world.follow() == 2
     assert "status 2" in world.said
-
-
-def test_a_job_that_dies_without_a_word_may_not_share_the_directory(world: World) -> None:
-    world.writes("submitted")()
-    world.at(35, world.says("7|FAILED|NonZeroExitCode\n"))
-    assert world.follow() == 1
-    assert "not shared with the nodes" in world.said
-
-
-def test_a_cancelled_job_says_how_to_continue(world: World) -> None:
-    world.writes("running")()
-    world.at(35, world.says("7|CANCELLED|None\n"))
-    assert world.follow() == 1
-    assert "cancelled" in world.said
-    assert "--resume" in world.said
-
-
-def test_a_directory_that_lags_behind_slurm_is_given_time(world: World) -> None:
-    (world.run / "result.json").write_text('{"accuracy": 0.5}')
-    world.says("7|COMPLETED|None\n")()
-    world.at(SETTLE_S / 2, world.writes("ended", 0))
-    assert world.follow() == 0
-
-
-def test_a_requeued_job_is_followed_on(world: World) -> None:
-    (world.run / "result.json").write_text('{"accuracy": 0.5}')
-    world.writes("requeued")()
-    world.at(35, world.says("7|RUNNING|None\n"))
-    world.at(200, world.writes("ended", 0))
-    assert world.follow() == 0
-
-
-def test_a_slurm_that_does_not_answer_is_waited_for(world: World) -> None:
-    world.says(None)()
-    world.at(500, world.writes("ended", 3))
-    assert world.follow() == 3
 
 
 def test_ctrl_c_leaves_the_job_alone(world: World) -> None:

@@ -19,15 +19,13 @@ class Clock:
 
 
 class Squeue:
-    """Answers from a list, the last for ever, and counts."""
+    """Answers from a list, the last for ever, and notes when."""
 
     def __init__(self, *answers: str | None) -> None:
         self.answers = list(answers)
+        self.clock = Clock()
         self.times: list[float] = []
-
-    def asked_at(self, clock: Clock) -> "Squeue":
-        self.clock = clock
-        return self
+        self.scheduler = Scheduler(ask=self, clock=self.clock)
 
     def __call__(self) -> str | None:
         self.times.append(self.clock.now)
@@ -35,37 +33,29 @@ class Squeue:
 
 
 def test_states_are_read_for_all_jobs_at_once() -> None:
-    squeue = Squeue(ANSWER).asked_at(Clock())
-    scheduler = Scheduler(ask=squeue, clock=squeue.clock)
-    assert scheduler.state("12") == Said(state="RUNNING")
-    assert scheduler.state("13_0") == Said(state="PENDING", reason="Resources")
-    said = scheduler.state("13_1")
-    assert said is not None
-    assert said.ended
-    assert scheduler.state("99") == Said(state="GONE")
+    squeue = Squeue(ANSWER)
+    found = {job: squeue.scheduler.state(job) for job in ("12", "13_0", "13_1", "99")}
+    assert found == {
+        "12": Said(state="RUNNING"),
+        "13_0": Said(state="PENDING", reason="Resources"),
+        "13_1": Said(state="FAILED", reason="NonZeroExitCode"),
+        "99": Said(state="GONE"),
+    }
+    assert [said.ended for said in found.values() if said] == [False, False, True, True]
     assert len(squeue.times) == 1
 
 
-def test_no_two_questions_within_half_a_minute() -> None:
-    clock = Clock()
-    squeue = Squeue(None, ANSWER, None).asked_at(clock)
-    scheduler = Scheduler(ask=squeue, clock=clock)
+def test_no_two_questions_within_half_a_minute_and_without_an_answer_the_last_one_stays() -> None:
+    squeue, found = Squeue(None, ANSWER, None), []
     for _ in range(1000):
-        scheduler.state("12")
-        clock.now += 0.7
+        found.append(squeue.scheduler.state("12"))
+        squeue.clock.now += 0.7
     gaps = [b - a for a, b in zip(squeue.times, squeue.times[1:], strict=False)]
     assert len(gaps) > 15
     assert min(gaps) >= INTERVAL_S == 30.0
-
-
-def test_a_question_without_answer_keeps_the_last() -> None:
-    clock = Clock()
-    scheduler = Scheduler(ask=Squeue(None, ANSWER, None).asked_at(clock), clock=clock)
-    assert scheduler.state("12") is None
-    clock.now += 31
-    assert scheduler.state("12") == Said(state="RUNNING")
-    clock.now += 31
-    assert scheduler.state("12") == Said(state="RUNNING")
+    unknown = found.count(None)
+    assert found == [None] * unknown + [Said(state="RUNNING")] * (1000 - unknown)
+    assert 0 < unknown <= 31 / 0.7
 
 
 def test_squeue_is_asked_without_accounting(
@@ -79,14 +69,10 @@ def test_squeue_is_asked_without_accounting(
     assert not calls(tmp_path, "sacct")
 
 
-@pytest.mark.parametrize("script", ["exit 1", "kill -9 $$"])
-def test_a_squeue_that_fails_says_nothing(
-    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("script", ["exit 1", "kill -9 $$", None])
+def test_a_squeue_that_fails_or_is_missing_says_nothing(
+    script: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", fake_command(tmp_path, "squeue", script)["PATH"])
-    assert ask_squeue() is None
-
-
-def test_a_missing_squeue_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+    path = fake_command(tmp_path, "squeue", script)["PATH"] if script else str(tmp_path)
+    monkeypatch.setenv("PATH", path)
     assert ask_squeue() is None

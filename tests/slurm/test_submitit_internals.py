@@ -17,27 +17,17 @@ TEXT = "SlurmExecutor._make_submission_file_text or ._submitit_command_str"
 SIGNAL = "from slurm.submitit_internals import preemption_name as name; print(name())"
 
 
-def with_slurm(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    environ = fake_command(folder, "sbatch", script)
-    fake_command(folder, "srun", "")
-    monkeypatch.setenv("PATH", environ["PATH"])
-
-
-def test_the_text_is_what_sbatch_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = tmp_path / "bin" / "sent"
-    script = f"cp \"$1\" '{sent}'; echo 'Submitted batch job 7'"
-    with_slurm(tmp_path / "bin", script, monkeypatch)
+def test_the_text_is_what_sbatch_is_sent(commands: Path, tmp_path: Path) -> None:
     executor = Sbatch(tmp_path / "jobs", SlurmOptions(nodes=2, mem_gb=3))
     with contract("submitit", TEXT, TESTED_WITH):
         executor.submit(print)
-        assert sbatch_text(executor) == sent.read_text()
-        assert f"#SBATCH --signal={preemption_name()}@" in sent.read_text()
+        sent = (commands / "sent").read_text()
+        assert sbatch_text(executor) == sent
+        assert f"#SBATCH --signal={preemption_name()}@" in sent
 
 
-def test_a_refusal_is_the_error_that_we_expect(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_slurm(tmp_path / "bin", "echo 'sbatch: error: no such partition' >&2; exit 1", monkeypatch)
+def test_a_refusal_is_the_error_that_we_expect(commands: Path, tmp_path: Path) -> None:
+    fake_command(commands, "sbatch", "echo 'sbatch: error: no such partition' >&2; exit 1")
     with (
         contract("submitit", "submitit.core.utils.FailedJobError", TESTED_WITH),
         pytest.raises(FailedJobError, match="sbatch: error: no such partition"),

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from fl.json_files import JsonObject
+from fl.report.words import NONE
 from tests.tune.made_up import INVENTORY, members, trial
 from tune.options import SweepOptions
 from tune.outcome import print_summary, print_trials, spread, write_report, write_sweep
@@ -77,7 +78,7 @@ def test_each_trial_has_a_line_and_a_reason_if_it_failed(folder: Path) -> None:
     heading, *told = [line.split() for line in lines]
     assert heading == ["trial", "validation", "loss", "epochs", "settings", "status"]
     assert told[0] == ["00000", "70.0%", "0.3000", "2", "keep=0.5", "finished"]
-    assert told[3] == ["00002", "-", "-", "-", "keep=0.9", "failed"]
+    assert told[3] == ["00002", NONE, NONE, NONE, "keep=0.9", "failed"]
     assert lines[-1] == "trial 00002 failed: UserError: too few"
 
 
@@ -85,7 +86,7 @@ def test_trials_of_a_method_without_one_fit_are_told_too(tmp_path: Path) -> None
     (trial(tmp_path, "default", {}) / "result.json").write_text('{"accuracy": 0.75}')
     rows = read_rows(tmp_path, {"keep": 0.8})
     lines = printed(lambda c: print_trials(rows, SweepOptions(), c))
-    assert lines[1].split() == ["default", "75.0%", "-", "0", "keep=0.8", "finished"]
+    assert lines[1].split() == ["default", "75.0%", NONE, "0", "keep=0.8", "finished"]
     write_sweep(found(rows, rows[0]), tmp_path)
 
 

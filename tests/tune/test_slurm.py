@@ -1,6 +1,5 @@
 """A sweep as a Slurm job, as its page has it: trials, and the clients they train, on two nodes."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from tests.cluster.commands import result
 from tests.slurm.real import missing, real_slurm
 from tests.tutorials import type_commands, write_files
+from tests.waiting import wait_until
 
 PAGE = "sweep.md"
 CLASSIFIERS, GENERATORS = 2, 2
@@ -25,10 +25,7 @@ def test_a_sweep_runs_over_an_allocation(
     with real_slurm(short) as slurm:
         told = type_commands(PAGE, folder, slurm=True, environ=slurm.environ)
         job = next(line.split()[1] for line in told.splitlines() if line.startswith("job "))
-        deadline = time.monotonic() + 500
-        while slurm.state(job) in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
-            assert time.monotonic() < deadline
-            time.sleep(1)
+        wait_until(lambda: slurm.state(job) in ("COMPLETED", "FAILED"), 500)
     run = folder / "runs" / "there"
     log = (run / "slurm" / f"{job}_0_log.out").read_text()
     tried = result(run)["trials"]
