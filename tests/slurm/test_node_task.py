@@ -110,11 +110,18 @@ def test_the_first_node_gathers_the_others_and_launches_on_their_cluster(node: A
     assert node.cleared
 
 
-def test_a_run_without_ray_gathers_nobody(node: Allocation) -> None:
-    node.task(ray=False)()
+def test_without_ray_the_first_node_launches_alone_and_the_others_have_nothing_to_do(
+    node: Allocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = node.task(ray=False)
+    task()
+    told = node.state
+    on(monkeypatch, 1)
+    task()
     (command,) = node.commands
     assert command[-1] == "--seed=3"
-    assert not node.meetings
+    assert (node.meetings, node.attended, node.state) == ([], [], told)
+    assert vars(task.checkpoint().function) == vars(task)
 
 
 @pytest.mark.parametrize("status", [2, -9])
@@ -148,14 +155,6 @@ def test_the_other_nodes_join_and_leave_the_word_to_the_first(
     assert node.state == told
 
 
-def test_without_ray_the_other_nodes_have_nothing_to_do(
-    node: Allocation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    on(monkeypatch, 1)
-    node.task(ray=False)()
-    assert (node.commands, node.attended, node.state) == ([], [], None)
-
-
 def test_a_start_after_preemption_meets_where_no_other_start_has(
     node: Allocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,9 +184,3 @@ def test_a_preempted_job_is_requeued_as_the_same_launch(node: Allocation) -> Non
     assert node.cleared == 2
     assert node.state == State(job="7", phase="requeued")
     assert vars(again) == vars(task)
-
-
-def test_a_preempted_job_without_ray_is_requeued_too(node: Allocation) -> None:
-    task = node.task(ray=False)
-    task()
-    assert vars(task.checkpoint().function) == vars(task)

@@ -1,6 +1,6 @@
 """What Tune's searchers and schedulers are told: where to look, and when to stop."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -48,46 +48,38 @@ def test_the_same_seed_tries_the_same_settings() -> None:
     assert proposed(3) != proposed(4)
 
 
-def scheduler(name: str, epochs: int, metric: str = "accuracy") -> TrialScheduler:
-    return make_scheduler(SweepOptions(scheduler=name, metric=metric), epochs)
-
-
-def told(scheduler: TrialScheduler, trial: Trial, **result: float) -> str:
-    """What the scheduler decides when the trial reports that."""
+def decisions(scheduler: TrialScheduler, *told: dict[str, float]) -> list[str]:
+    """What the scheduler decides on trials that report these figures, one after the other."""
     controller: Any = None
-    return str(scheduler.on_trial_result(controller, trial, result))
-
-
-def trials(scheduler: TrialScheduler, count: int) -> list[Trial]:
-    controller: Any = None
-    made = [Trial("any", stub=True) for _ in range(count)]
-    for trial in made:
+    trials = [Trial("any", stub=True) for _ in told]
+    for trial in trials:
         scheduler.on_trial_add(controller, trial)
-    return made
+    pairs = zip(trials, told, strict=True)
+    return [str(scheduler.on_trial_result(controller, trial, result)) for trial, result in pairs]
 
 
 @settings(deadline=None)
 @given(st.integers(1, 200))
 def test_asha_lets_a_trial_that_leads_come_to_its_end(epochs: int) -> None:
     """At its last epoch too, else it would not write its result."""
-    asha = scheduler("asha", epochs)
-    (trial,) = trials(asha, 1)
+    asha = make_scheduler(SweepOptions(scheduler="asha"), epochs)
+    trial, controller = Trial("any", stub=True), cast(Any, None)
+    asha.on_trial_add(controller, trial)
     for epoch in range(1, epochs + 1):
-        assert told(asha, trial, epoch=epoch, accuracy=0.5) == TrialScheduler.CONTINUE
+        decided = asha.on_trial_result(controller, trial, {"epoch": epoch, "accuracy": 0.5})
+        assert decided == TrialScheduler.CONTINUE
 
 
-@pytest.mark.parametrize(("metric", "better", "worse"), [("accuracy", 0.9, 0.1), ("loss", 0.1, 2)])
-def test_asha_stops_those_that_fall_behind(metric: str, better: float, worse: float) -> None:
-    asha = scheduler("asha", 9, metric)
-    *leading, last = trials(asha, 4)
-    for trial in leading:
-        assert told(asha, trial, epoch=1, **{metric: better}) == TrialScheduler.CONTINUE
-    assert told(asha, last, epoch=1, **{metric: worse}) == TrialScheduler.STOP
-
-
-def test_fifo_stops_nobody() -> None:
-    fifo = scheduler("fifo", 9)
-    first, last = trials(fifo, 2)
-    for epoch in range(1, 10):
-        assert told(fifo, first, epoch=epoch, accuracy=0.9) == TrialScheduler.CONTINUE
-        assert told(fifo, last, epoch=epoch, accuracy=0.1) == TrialScheduler.CONTINUE
+@pytest.mark.parametrize(
+    ("name", "metric", "better", "worse"),
+    [("asha", "accuracy", 0.9, 0.1), ("asha", "loss", 0.1, 2), ("fifo", "accuracy", 0.9, 0.1)],
+)
+def test_asha_alone_stops_those_that_fall_behind(
+    name: str, metric: str, better: float, worse: float
+) -> None:
+    scheduler = make_scheduler(SweepOptions(scheduler=name, metric=metric), 9)
+    *leading, last = decisions(
+        scheduler, *({"epoch": 1, metric: value} for value in (better, better, better, worse))
+    )
+    assert set(leading) == {TrialScheduler.CONTINUE}
+    assert last == (TrialScheduler.STOP if name == "asha" else TrialScheduler.CONTINUE)

@@ -1,6 +1,5 @@
 """A trial's launch and directory: the sweep's own, with other settings."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,14 +36,18 @@ def test_a_trial_differs_in_its_settings_and_held_out_images_alone(launch: Launc
     assert (trial.resume, trial.overwrite) == (True, False)
 
 
-def test_without_settings_it_is_the_launchs_own_run(launch: Launch) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--overwrite"],
+        ["--method=fedmho-md", "--prototypes", "vgg9", "cnn", "--betas", "1", "2"],
+        ["--partition.recut", "--data.max-train=9"],
+    ],
+)
+def test_without_settings_it_is_the_launchs_own_run(arguments: list[str]) -> None:
+    """Values that are None, lists and switches are written as arguments, and read again."""
+    launch = parse(arguments)
     assert derive(launch, {}, "sweep/trials/default").run == launch.run
-
-
-def test_values_that_are_none_lists_and_switches_survive(launch: Launch) -> None:
-    odd = ["--method=fedmho-md", "--prototypes", "vgg9", "cnn", "--betas", "1", "2"]
-    run = parse([*odd, "--partition.recut", "--data.max-train=9"]).run
-    assert derive(replace(launch, run=run), {}, "any").run == run
 
 
 @pytest.mark.parametrize(
@@ -88,10 +91,12 @@ def execution(monkeypatch: pytest.MonkeyPatch) -> Execution:
     return made
 
 
-def tried(launch: Launch, settings: dict[str, Any], *listeners: Any) -> dict[str, Any]:
+def tried(
+    launch: Launch, settings: dict[str, Any], *listeners: Any, report: bool = False
+) -> dict[str, Any]:
     ready: Any = SimpleNamespace()
     own = derive(launch, settings, "trial")
-    return run_trial(own, settings, *listeners, prepare_with=lambda _: ready)
+    return run_trial(own, settings, *listeners, prepare_with=lambda _: ready, report=report)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +105,7 @@ def tried(launch: Launch, settings: dict[str, Any], *listeners: Any) -> dict[str
 def test_only_a_final_run_keeps_its_model_and_uploads(
     launch: Launch, execution: Execution, tmp_path: Path, report: bool, folders: set[str]
 ) -> None:
-    own = derive(launch, {}, "trial")
-    ready: Any = SimpleNamespace()
-    run_trial(own, {}, prepare_with=lambda _: ready, report=report)
+    tried(launch, {}, report=report)
     assert {path.name for path in (tmp_path / "trial").iterdir() if path.is_dir()} == folders
 
 
@@ -130,17 +133,12 @@ def test_a_trials_report_is_drawn_when_somebody_asks_for_it(tmp_path: Path) -> N
     assert page.exists()
 
 
-def test_a_finished_trial_is_not_run_again(launch: Launch, execution: Execution) -> None:
-    first = tried(launch, {"keep": 0.6})
-    assert tried(launch, {"keep": 0.6}) == first
-    assert execution.ran == 1
-
-
-def test_a_number_that_was_given_to_other_settings_is_run_anew(
+def test_a_finished_trial_is_run_again_with_other_settings_alone(
     launch: Launch, execution: Execution, tmp_path: Path
 ) -> None:
-    """A killed sweep may have told nobody what it tried under it."""
-    tried(launch, {"keep": 0.6})
+    """A killed sweep may have told nobody what it tried under that number."""
+    assert tried(launch, {"keep": 0.6}) == tried(launch, {"keep": 0.6})
+    assert execution.ran == 1
     assert tried(launch, {"keep": 0.7}) == {"accuracy": 0.7}
     assert read_json(tmp_path / "trial" / SETTINGS) == {"keep": 0.7}
 
