@@ -35,12 +35,6 @@ def named(options: SweepOptions, launch: Launch) -> Launch:
     )
 
 
-def claim_sweep(options: SweepOptions, launch: Launch, space: Space) -> Path:
-    """Makes the sweep's directory for another process, as :func:`claimed_sweep` does."""
-    with claimed_sweep(options, launch, space) as folder:
-        return folder
-
-
 @contextmanager
 def claimed_sweep(options: SweepOptions, launch: Launch, space: Space) -> Iterator[Path]:
     """Makes the sweep's directory and holds its lock until the end of the context.

@@ -124,14 +124,15 @@ def _submit(options: "SweepOptions", launch: "Launch", space: "Space", console: 
     """
     from slurm.sbatch import Sbatch, require_sbatch
     from slurm.submit import print_submitted, write_submitted
-    from tune.folder import claim_sweep
+    from tune.folder import claimed_sweep
 
     if launch.wait:
         raise UserError("--wait is for a single run's job; a sweep's tells how it goes in its log")
     require_sbatch()
     sbatch = Sbatch(launch.output_dir / str(launch.name) / "slurm", launch.slurm)
-    folder = claim_sweep(options, launch, space)
-    (job,) = sbatch.send([job_of(options, launch, folder)])
+    with claimed_sweep(options, launch, space) as folder:  # until the job has it
+        task = job_of(options, launch, folder)
+    (job,) = sbatch.send([task])
     write_submitted(folder, job)
     print_submitted(folder, job, console)
     return 0

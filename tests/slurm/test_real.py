@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +12,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from slurm import array, status
 from slurm.status import read_state
-from tests.cluster.commands import command, environment, events, fingerprint, launch, result
+from tests.cluster.commands import (
+    SMALL,
+    command,
+    events,
+    fingerprint,
+    here,
+    launch,
+    result,
+    run,
+)
 from tests.cluster.fake_driver import card, pretended
 from tests.slurm.real import RealSlurm, missing, real_slurm
 from tests.tutorials import type_commands, write_files
@@ -49,14 +58,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def call(
     slurm: RealSlurm, output_dir: Path, *arguments: str, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(output_dir, *arguments),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=environment() | slurm.environ | environ,
-        check=False,
-    )
+    return run(command(output_dir, *arguments), drawn=True, **(slurm.environ | environ))
 
 
 def submit(slurm: RealSlurm, output_dir: Path, *arguments: str) -> str:
@@ -69,6 +71,11 @@ def submit(slurm: RealSlurm, output_dir: Path, *arguments: str) -> str:
 
 def kinds(run_dir: Path) -> list[str]:
     return [e["event"] for e in events(run_dir)] if (run_dir / "metrics.jsonl").exists() else []
+
+
+def has_ended(run_dir: Path) -> bool:
+    state = read_state(run_dir)
+    return state is not None and state.phase == "ended"
 
 
 def logs(run_dir: Path) -> str:
@@ -129,18 +136,18 @@ def test_a_preempted_run_continues_where_it_was(
     slurm: RealSlurm, undisturbed: Path, tmp_path: Path
 ) -> None:
     job = submit(slurm, tmp_path, *LONG)
-    run = tmp_path / "run"
-    wait_until(lambda: "client_end" in kinds(run))
+    run_dir = tmp_path / "run"
+    wait_until(lambda: "client_end" in kinds(run_dir))
     slurm.call("scancel", "--signal=USR2", job)
     wait_until(lambda: slurm.state(job) in ("PENDING", "REQUEUED"), 60)
     wait_until(lambda: slurm.state(job) == "COMPLETED")
-    state = read_state(run)
-    assert state is not None, logs(run)
-    assert (state.job, state.status, state.restarts) == (job, 0, 1), logs(run)
-    assert fingerprint(run) == fingerprint(undisturbed)
-    reused = [e["reused"] for e in events(run) if e["event"] == "client_end"]
+    state = read_state(run_dir)
+    assert state is not None, logs(run_dir)
+    assert (state.job, state.status, state.restarts) == (job, 0, 1), logs(run_dir)
+    assert fingerprint(run_dir) == fingerprint(undisturbed)
+    reused = [e["reused"] for e in events(run_dir) if e["event"] == "client_end"]
     assert 1 <= sum(reused) <= 4
-    assert kinds(run).count("run_start") == 2
+    assert kinds(run_dir).count("run_start") == 2
     nobody_left(slurm)
 
 
@@ -148,47 +155,35 @@ def test_an_array_of_runs_finishes(slurm: RealSlurm, tmp_path: Path) -> None:
     runs = tmp_path / "runs.txt"
     runs.write_text("--name=one --seed=1\n--name=two --seed=2\n")
     asked = ["--slurm.cpus-per-task=1", "--slurm.mem-gb=2", "--runtime=inprocess"]
-    module, *common = command(tmp_path / "a b", *asked)[2:]
-    assert module == "cluster.launch"
-    environ = environment() | slurm.environ
-    sent = [sys.executable, "-m", "slurm.array", str(runs), *common]
-    done = subprocess.run(
-        sent, capture_output=True, text=True, timeout=100, env=environ, check=False
-    )
+    root = f"--output-dir={tmp_path / 'a b'}"
+    done = here(array.main, [str(runs), *SMALL, root, *asked], **slurm.environ)
     assert done.returncode == 0, done.stderr
     for name in ("one", "two"):
-        run = tmp_path / "a b" / name
-        wait_until(lambda run=run: (s := read_state(run)) is not None and s.phase == "ended")
-        assert result(run)["seed"] == {"one": 1, "two": 2}[name]
-    listed = subprocess.run(
-        [sys.executable, "-m", "slurm.status", f"--output-dir={tmp_path / 'a b'}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environ,
-        check=True,
-    )
+        folder = tmp_path / "a b" / name
+        wait_until(lambda folder=folder: has_ended(folder))
+        assert result(folder)["seed"] == {"one": 1, "two": 2}[name]
+    listed = here(status.main, [root], **slurm.environ)
     assert listed.stdout.count("finished") == 2
     assert listed.stdout.count("4 of 4") == 2
 
 
 def test_a_cancelled_run_leaves_no_process(slurm: RealSlurm, tmp_path: Path) -> None:
     job = submit(slurm, tmp_path, *LONG)
-    run = tmp_path / "run"
-    wait_until(lambda: "client_start" in kinds(run))
+    run_dir = tmp_path / "run"
+    wait_until(lambda: "client_start" in kinds(run_dir))
     assert any("raylet" in p.name() for p in slurm.processes_of("beta"))
     slurm.call("scancel", job)
     wait_until(lambda: slurm.state(job) == "CANCELLED", 60)
     nobody_left(slurm)
-    assert "accuracy" not in kinds(run)
+    assert "accuracy" not in kinds(run_dir)
 
 
 def test_a_run_survives_the_death_of_a_node(
     slurm: RealSlurm, undisturbed: Path, tmp_path: Path
 ) -> None:
     submit(slurm, tmp_path, *LONG)
-    run = tmp_path / "run"
-    wait_until(lambda: "client_start" in kinds(run))
+    run_dir = tmp_path / "run"
+    wait_until(lambda: "client_start" in kinds(run_dir))
     beta = slurm.processes_of("beta")
     dead = [psutil.Process(slurm.daemons["beta"].pid), *beta]
     dead += steps_above(beta)
@@ -196,12 +191,12 @@ def test_a_run_survives_the_death_of_a_node(
         with contextlib.suppress(ProcessLookupError):  # some end with one that was killed before
             os.kill(process.pid, signal.SIGKILL)
     try:
-        wait_until(lambda: (s := read_state(run)) is not None and s.phase == "ended")
-        state = read_state(run)
+        wait_until(lambda: has_ended(run_dir))
+        state = read_state(run_dir)
         assert state is not None
-        assert state.status == 0, logs(run)
-        assert fingerprint(run) == fingerprint(undisturbed)
-        failed = [e["reason"] for e in events(run) if e["event"] == "client_failed"]
+        assert state.status == 0, logs(run_dir)
+        assert fingerprint(run_dir) == fingerprint(undisturbed)
+        failed = [e["reason"] for e in events(run_dir) if e["event"] == "client_failed"]
         assert failed
         nobody_left(slurm)
     finally:

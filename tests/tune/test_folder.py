@@ -10,7 +10,7 @@ from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from fl.errors import UserError
 from fl.spaces import Choice, Space, Uniform
-from tune.folder import add_seconds, claim_sweep, named, write_configuration
+from tune.folder import add_seconds, claimed_sweep, named, write_configuration
 from tune.options import SweepOptions, parse_sweep
 
 SPACE: Space = {"keep": Uniform(0.4, 1.0)}
@@ -19,6 +19,11 @@ SPACE: Space = {"keep": Uniform(0.4, 1.0)}
 @pytest.fixture
 def launch(tmp_path: Path) -> Launch:
     return parse([f"--output-dir={tmp_path}", "--name=sweep"])
+
+
+def claim_sweep(options: SweepOptions, launch: Launch, space: Space) -> Path:
+    with claimed_sweep(options, launch, space) as folder:
+        return folder
 
 
 def test_a_sweep_is_named_after_what_it_searches_and_its_paths_hold_everywhere(
@@ -50,22 +55,17 @@ def test_a_written_configuration_gives_the_same_run(tmp_path: Path) -> None:
     assert parse([f"--config={tmp_path / 'c.yaml'}"]).run == run
 
 
-def test_a_name_that_is_taken_is_refused_and_nothing_is_lost(launch: Launch) -> None:
+def test_a_name_that_is_taken_is_refused_and_a_sweep_resumed_as_what_it_was(
+    launch: Launch,
+) -> None:
     folder = claim_sweep(SweepOptions(), launch, SPACE)
     (folder / "trials" / "kept").touch()
     with pytest.raises(UserError, match="is taken: --resume continues a sweep"):
         claim_sweep(SweepOptions(), launch, SPACE)
-    assert (folder / "trials" / "kept").exists()
-
-
-def test_a_sweep_is_resumed_as_what_it_was(launch: Launch) -> None:
-    folder = claim_sweep(SweepOptions(), launch, SPACE)
-    (folder / "trials" / "kept").touch()
-    resumed = replace(launch, resume=True)
-    assert claim_sweep(SweepOptions(), resumed, SPACE) == folder
-    assert (folder / "trials" / "kept").exists()
     # A space's file may have moved, as long as it holds the same.
-    claim_sweep(SweepOptions(space="elsewhere.yaml"), resumed, SPACE)
+    resumed = replace(launch, resume=True)
+    assert claim_sweep(SweepOptions(space="elsewhere.yaml"), resumed, SPACE) == folder
+    assert (folder / "trials" / "kept").exists()
 
 
 def test_another_sweep_is_refused_with_all_that_differs(launch: Launch) -> None:

@@ -9,7 +9,7 @@ from cluster.run.run_dir import nested
 from fl.errors import UserError
 from fl.methods.registry import METHODS
 from tests.tune.sweeps import write
-from tune.folder import claim_sweep, named
+from tune.folder import claimed_sweep, named
 from tune.options import SweepOptions, parse_sweep
 from tune.spaces import check_space, longest_fit, read_space
 from tune.sweep import job_of, main
@@ -93,8 +93,8 @@ def test_a_job_is_the_same_sweep(tmp_path: Path) -> None:
     argv = [f"--space={file}", "--num-samples=3", "--keep=0.7", "--scheduler=asha", "--slurm"]
     options, launch = parse_sweep([*argv, f"--output-dir={tmp_path}", "--max-actors=2"])
     launch = named(options, launch)
-    folder = claim_sweep(options, launch, read_space(options.space, launch.run.method))
-    job = job_of(options, launch, folder)
+    with claimed_sweep(options, launch, read_space(options.space, "fedmho-sd")) as folder:
+        job = job_of(options, launch, folder)
     again, relaunch = parse_sweep(job.arguments)
     assert (job.module, again) == ("tune.sweep", options)
     assert (relaunch.run, relaunch.max_actors) == (launch.run, 2)

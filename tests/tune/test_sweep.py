@@ -3,16 +3,15 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.cluster.commands import events, figures, fingerprint, here, launch, result
+from tests.cluster.commands import events, figures, fingerprint, launch, result
 from tests.tune.sweeps import CLIENTS, SERVER_SPACE, command, kill_sweep, run, sweep, trials
-from tune.sweep import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -95,14 +94,14 @@ def test_a_trials_configuration_and_the_best_are_repeated_by_a_launch(
 ) -> None:
     folder = server / "runs" / "sweep"
     trial = folder / "trials" / "00002"
-    with one_core():
-        again = launch(
-            tmp_path, "--name=trial", "--runtime=inprocess", config=trial / "config.yaml"
-        )
-    assert again.returncode == 0, again.stderr
+    for name, config, cores in (
+        ("trial", trial / "config.yaml", one_core()),
+        ("best", folder / "best.yaml", nullcontext()),
+    ):
+        with cores:
+            again = launch(tmp_path, f"--name={name}", "--runtime=inprocess", config=config)
+        assert again.returncode == 0, again.stderr
     assert outcome(tmp_path / "trial") == outcome(trial)
-    again = launch(tmp_path, "--name=best", "--runtime=inprocess", config=folder / "best.yaml")
-    assert again.returncode == 0, again.stderr
     name = "default" if result(folder)["best"]["trial"] == "default" else "best"
     assert fingerprint(tmp_path / "best") == fingerprint(folder / "final" / f"{name}-seed0")
 
@@ -116,16 +115,6 @@ def test_what_a_sweep_leaves(server: Path) -> None:
         assert word in page
     saved = yaml.safe_load((folder / "sweep.yaml").read_text())
     assert saved["sweep"]["num_samples"] == 3
-
-
-def test_another_sweep_neither_takes_its_name_nor_resumes_it(server: Path) -> None:
-    again = here(main, command(server, SERVER_SPACE, *THREE)[3:])
-    assert again.returncode == 2
-    assert "is taken" in again.stderr
-    assert again.stderr.count("\n") == 1
-    again = here(main, command(server, SERVER_SPACE, "--num-samples=6", "--resume")[3:])
-    assert again.returncode == 2
-    assert "sweep.num_samples: 3 -> 6" in again.stderr
 
 
 def test_a_killed_sweep_goes_on_from_where_it_was_moved_to(server: Path, tmp_path: Path) -> None:

@@ -168,18 +168,17 @@ def test_a_trial_gets_an_even_part_and_no_less_than_a_client_needs(
     assert trial_bundle(nodes, [LIGHT, HEAVY], trials) == expected
 
 
-def test_without_a_word_there_is_a_trial_per_gpu() -> None:
-    assert concurrency([node(16, 64 * GB, 2), node(16, 64 * GB, 2)], [LIGHT, HEAVY]) == 4
-
-
 @pytest.mark.parametrize(
     ("nodes", "expected"),
     [
+        ([node(16, 64 * GB, 2), node(16, 64 * GB, 2)], 4),  # GPUs
         ([node(16, 1000 * GB)], 8),  # two cores for the heavy client
         ([node(16, 3 * (3 * GB + DRIVER_BYTES))], 3),
         ([node(1, GB)], 1),
         ([{"CPU": 4}, node(1, GB)], 3),
     ],
 )
-def test_without_gpus_cores_and_memory_decide(nodes: list[dict[str, float]], expected: int) -> None:
+def test_there_is_a_trial_per_gpu_or_as_many_as_cores_and_memory_allow(
+    nodes: list[dict[str, float]], expected: int
+) -> None:
     assert concurrency(nodes, [LIGHT, HEAVY]) == expected
