@@ -38,21 +38,17 @@ def test_the_script_is_the_recorded_one() -> None:
     assert Sbatch(folder, EVERYTHING).text == expected
 
 
-def test_what_is_not_asked_for_is_not_written(tmp_path: Path) -> None:
+def test_what_is_not_asked_for_is_not_written_and_the_jobs_name_and_signal_are_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = Sbatch(tmp_path, SlurmOptions()).text
     for name in ("mem", "gres", "partition", "account", "qos", "constraint", "exclusive"):
         assert f"#SBATCH --{name}" not in text
     assert "# setup" not in text
-
-
-def test_the_jobs_name_may_be_the_users(tmp_path: Path) -> None:
+    monkeypatch.setattr("submitit.core.job_environment.JobEnvironment.USR_SIG", "USR1")
     text = Sbatch(tmp_path, SlurmOptions(additional=("job-name=mine",))).text
     assert [line for line in text.splitlines() if "job-name" in line] == ["#SBATCH --job-name=mine"]
-
-
-def test_the_signal_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("submitit.core.job_environment.JobEnvironment.USR_SIG", "USR1")
-    assert "#SBATCH --signal=USR1@90" in Sbatch(tmp_path, SlurmOptions()).text
+    assert "#SBATCH --signal=USR1@90" in text
 
 
 def test_a_signal_that_does_not_exist_is_refused(

@@ -1,6 +1,5 @@
 """The sweep command in tests: on a federation so small that the trials' own start dominates."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from cluster.hardware.shadows import ROOT
 from tests.cluster.commands import environment, result
 from tests.cluster.living import kill_with_family
 from tests.undrawn import undrawn
@@ -70,11 +70,7 @@ def kill_sweep(line: list[str], enough: Callable[[], object]) -> None:
 
 def workplace() -> dict[str, str]:
     """The environment in which Ray's workers find this checkout."""
-    root = str(Path(__file__).parents[2])
-    return {
-        **environment(),
-        "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]),
-    }
+    return {**environment(), "PYTHONPATH": str(ROOT)}
 
 
 def trials(root: Path) -> dict[str, Any]:
