@@ -23,10 +23,6 @@ SIGNALLED_S = 10.0
 """When a signal has ended the launch, this process gets it too, within so many seconds."""
 
 
-class RunFailed(RuntimeError):
-    """The launch ended with another status than 0."""
-
-
 @dataclass(frozen=True)
 class NodeTask:
     """A launch inside an allocation. Every start resumes from what is complete on disk."""
@@ -78,7 +74,7 @@ class NodeTask:
             raise
         self._write("ended", status)
         if status:
-            raise RunFailed(f"the run ended with status {status}")
+            raise RuntimeError(f"the run ended with status {status}")
 
     def _run(self, ignoring: Sequence[signal.Signals]) -> int:
         meeting = self._meeting()

@@ -130,7 +130,9 @@ def concurrency(nodes: Sequence[Resources], requests: Iterable[Request]) -> int:
     """Trials at once by default: one per GPU, else as many as cores and memory allow."""
     least = _least(requests)
     gpus = int(sum(node.get("GPU", 0) for node in nodes))
-    return gpus or sum(_fits(node, least) for node in nodes)
+    beside = least["memory"] + DRIVER_BYTES
+    fit = (min(n["CPU"] / least["CPU"], n.get("memory", math.inf) / beside) for n in nodes)
+    return gpus or sum(max(1, int(trials)) for trials in fit)
 
 
 def trial_bundle(
@@ -146,13 +148,6 @@ def trial_bundle(
         there = min(node.get(kind, 0) for node in nodes)
         bundle[kind] = max(there // beside, min(least, there))
     return {kind: amount for kind, amount in bundle.items() if amount}
-
-
-def _fits(node: Resources, least: Resources) -> int:
-    fits = node["CPU"] // least["CPU"]
-    if "memory" in node:
-        fits = min(fits, node["memory"] // (least["memory"] + DRIVER_BYTES))
-    return max(1, int(fits))
 
 
 def _least(requests: Iterable[Request]) -> dict[str, float]:

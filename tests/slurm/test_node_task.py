@@ -13,7 +13,7 @@ import pytest
 from cluster.hardware.inventory import Inventory
 from cluster.hardware.multi_node_ray import GatheringError
 from slurm import node_task
-from slurm.node_task import NodeTask, RunFailed
+from slurm.node_task import NodeTask
 from slurm.status import State, read_state
 
 MACHINE = Inventory(node="host", cpus=2, memory_bytes=10**9, gpus=(), source="slurm job 7")
@@ -127,7 +127,7 @@ def test_without_ray_the_first_node_launches_alone_and_the_others_have_nothing_t
 @pytest.mark.parametrize("status", [2, -9])
 def test_a_launch_that_fails_fails_the_job_with_its_status(node: Allocation, status: int) -> None:
     node.status = status
-    with pytest.raises(RunFailed, match=f"status {status}"):
+    with pytest.raises(RuntimeError, match=f"status {status}"):
         node.task()()
     assert node.state == State(job="7", phase="ended", status=status)
     assert node.cleared

@@ -125,15 +125,6 @@ def test_why_a_trial_failed_is_what_it_said_itself_else_what_tune_says(tmp_path:
     assert not (tmp_path / "trials" / "00002").exists()
 
 
-def test_without_gpus_a_trial_is_prepared_where_it_is(
-    launch: Launch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[Launch, Inventory]] = []
-    monkeypatch.setattr(tuning, "prepare", lambda *given: asked.append(given))
-    tuning.prepare_in_bundle(launch, SHARE)
-    assert asked == [(launch, SHARE)]
-
-
 @pytest.mark.parametrize("content", [b"", b"no pickle", b"\x80\x05\x95"])
 def test_a_damaged_search_is_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "tuner.pkl").write_bytes(content)
