@@ -4,29 +4,37 @@ FedAvg, FedProx, FedBN, MOON, FedDyn, FedGen and pFedSD differ in the loss of a 
 sent, and in what the server does beside averaging.
 """
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
+
+from torch import Tensor
 
 from fl.bounds import Settings
 from fl.client_map import GoesTo, Recipient
-from fl.clients import Clients
+from fl.clients import Clients, trained
 from fl.errors import UserError
-from fl.exchange import Tensors, prefixed
-from fl.federation import Training, Update
+from fl.exchange import Tensors, check_forms, prefixed
+from fl.federation import RunSpec, Training, Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.server import Server
+from fl.methods.method import Method
 from fl.methods.prototypes import (
+    LOCAL,
     ParticipationConfig,
     PrototypesConfig,
+    assign,
     average_each,
     participants,
     untrained,
 )
 from fl.methods.uploads import MEAN
+from fl.models.state import parameters_sent
 from fl.receiving import Check
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome
+from fl.spaces import Distribution, Spaces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +67,33 @@ class TrainOptions(TypedDict, total=False):
     check: Check | None
 
 
+class Parameter(NamedTuple):
+    """A trained parameter of a prototype."""
+
+    training: Training
+    """The prototype: the training record of its clients."""
+    name: str
+    key: str
+    """Its name among the parameters of all prototypes."""
+    mean: Tensor
+    """Of the average, which changes with it."""
+
+
+class Move(NamedTuple):
+    """What a round did to a parameter."""
+
+    key: str
+    name: str
+    start: Tensor
+    """What the clients were sent."""
+    mean: Tensor
+    """What the average has: a change of it is one of the average."""
+    updates: Sequence[Update]
+    """Of the prototype's clients that the average is made of, one at least."""
+    clients: int
+    """The prototype's clients, with those that took no part."""
+
+
 class Averaging:
     """A run of the frame::
 
@@ -89,6 +124,40 @@ class Averaging:
             training: {name: tensor.clone() for name, tensor in own.items()}
             for training, own in self.weights().items()
         }
+
+    def parameters(self) -> Iterator[Parameter]:
+        """All that the clients train: what is averaged, but buffers."""
+        for i, (training, model) in enumerate(self.model.items()):
+            for name, mean in parameters_sent(model).items():
+                yield Parameter(training, name, f"{i}.{name}", mean)
+
+    def moves(self, updates: Sequence[Update]) -> Iterator[Move]:
+        """What the round did to each parameter; nothing to one whose clients were all absent.
+
+        ``updates``: as :meth:`play` yields them; the average is made of them.
+        """
+        own: dict[Training, list[Update]] = {training: [] for training in self.model}
+        for update in updates:
+            own[update.client.training].append(update)
+        clients = Counter(client.training for client in self._clients.members)
+        for training, name, key, mean in self.parameters():
+            if own[training]:
+                start = self.start[training][f"classifier.{name}"]
+                yield Move(key, name, start, mean, own[training], clients[training])
+
+    def also(self, *prefixes: str) -> Check:
+        """A check that who trains by a method's own record uploads ``prefix.*`` beside its weights,
+        each of the form of a trained parameter; in the first round it may train by another one."""
+
+        def check(update: Update, run_spec: RunSpec) -> None:
+            trained(update, run_spec)
+            member = self._clients.members[update.client.id]
+            if type(update.client.training) is type(member.training):
+                expected = parameters_sent(self.model[member.training])
+                for prefix in prefixes:
+                    check_forms(expected, update.tensors, prefix, f"client {member.id}")
+
+        return check
 
     def play(
         self,
@@ -129,3 +198,21 @@ def run(clients: Clients, server: Server, config: AveragingConfig, *, rounds: Ro
     for _ in frame.play(remember=True):
         pass
     return rounds.outcome(frame.ensemble)
+
+
+def averaging_method(
+    name: str,
+    config: type[AveragingConfig] | type[PrototypesConfig],
+    run: Callable[..., Outcome] = run,
+    *,
+    server: Mapping[str, Distribution] | None = None,
+    local: Mapping[str, Distribution] | None = None,
+    **more: Any,
+) -> Method:
+    """The entry of a method of the frame; ``more`` are fields of :class:`Method`.
+
+    A sweep searches ``server``, and beside the clients' epochs and rate ``local``.
+    """
+    spaces = Spaces(server=server or {}, local={**LOCAL, **(local or {})})
+    own = {"assign": assign, "one_shot": False, "spaces": spaces, **more}
+    return Method(name=name, config=config, run=run, **own)

@@ -12,12 +12,10 @@ from fl.clients import Clients, trained
 from fl.federation import Task, TaskInput
 from fl.fusion.server import Server
 from fl.methods.averaging import Averaging
-from fl.methods.method import Method
-from fl.methods.personal import LOCAL, Participations, PersonalConfig
-from fl.methods.prototypes import assign_all
+from fl.methods.personal import Participations, PersonalConfig, personal_method
 from fl.rounds import Rounds
 from fl.server import Outcome
-from fl.spaces import LogUniform, Spaces
+from fl.spaces import LogUniform
 from fl.training.classifier import classifier_recipe, plain, train_classifier
 from fl.training.personal import PersonalTraining, own_model, personal_model
 from fl.training.recipe import Recipe
@@ -77,13 +75,10 @@ def train_own_model(inputs: TaskInput) -> Recipe:
     return replace(recipe, anchor=near)
 
 
-METHOD = Method(
-    name="ditto",
-    config=DittoConfig,
-    assign=assign_all,
-    run=run,
+METHOD = personal_method(
+    "ditto",
+    DittoConfig,
+    run,
+    local={"classifier.attachment": LogUniform(0.01, 10.0)},
     any_targets=True,
-    one_shot=False,
-    scores_clients=lambda settings: True,
-    spaces=Spaces(local={**LOCAL, "classifier.attachment": LogUniform(0.01, 10.0)}),
 )

@@ -3,6 +3,9 @@
 In each round some clients train the model that the server sent, and the server averages what they
 upload. If there are several prototypes each is averaged by itself, and the averages form an
 ensemble. Nothing is trained at the server.
+
+FedProx (Li et al., MLSys 2020): a client minimises its loss plus mu/2 |w - w_global|^2
+(``classifier.proximal``), which holds it near the model that was sent; all else is FedAvg.
 """
 
 from dataclasses import dataclass
@@ -14,12 +17,10 @@ from torch import nn
 from fl.clients import Clients
 from fl.federation import TaskInput
 from fl.fusion.server import Server
-from fl.methods.averaging import Averaging, AveragingConfig
-from fl.methods.method import Method
-from fl.methods.prototypes import LOCAL, assign
+from fl.methods.averaging import Averaging, AveragingConfig, averaging_method
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome
-from fl.spaces import Spaces
+from fl.spaces import LogUniform
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.recipe import one_by_one
 
@@ -65,14 +66,25 @@ def _training(inputs: TaskInput) -> ClassifierConfig:
     return inputs.client.training
 
 
-METHOD = Method(
-    name="fedavg",
-    config=FedAvgConfig,
-    assign=assign,
-    run=run,
-    any_targets=True,
-    supports_dp=lambda settings: True,
-    one_shot=False,
-    scores_clients=lambda settings: settings.tested != "test",
-    spaces=Spaces(local=LOCAL),  # the average has no settings to search
-)
+@dataclass(frozen=True, kw_only=True)
+class FedProxConfig(FedAvgConfig):
+    """FedProx's settings: FedAvg's, with a proximal term."""
+
+    classifier: ClassifierConfig = ClassifierConfig(proximal=0.01)
+
+
+METHODS = [
+    averaging_method(
+        name,
+        config,
+        run,
+        local=local,
+        any_targets=True,
+        supports_dp=lambda settings: True,
+        scores_clients=lambda settings: settings.tested != "test",
+    )
+    for name, config, local in (
+        ("fedavg", FedAvgConfig, {}),  # the average has no settings to search
+        ("fedprox", FedProxConfig, {"classifier.proximal": LogUniform(1e-3, 1.0)}),
+    )
+]

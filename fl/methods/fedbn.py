@@ -14,14 +14,13 @@ from fl.exchange import Tensors
 from fl.federation import RunSpec, Training
 from fl.fusion.server import Server
 from fl.methods import prototypes
-from fl.methods.averaging import Averaging, AveragingConfig
-from fl.methods.method import Assignment, Method
+from fl.methods.averaging import Averaging, AveragingConfig, averaging_method
+from fl.methods.method import Assignment
 from fl.models import build_shell, copied
 from fl.models.state import load_sent, norm_names
 from fl.rounds import Rounds
 from fl.scoring import own_evaluation
 from fl.server import Evaluation, Outcome
-from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig
 from fl.training.personal import AfterFedAvg
 
@@ -67,20 +66,25 @@ def assign(config: FedBNConfig, num_clients: int, run_spec: RunSpec) -> list[Ass
 def run(clients: Clients, server: Server, config: FedBNConfig, *, rounds: Rounds) -> Outcome:
     """w_l = sum_k n_k / n w_k,l of each layer l but BatchNorm, whose w_k,l stay with client k."""
     frame = Averaging(clients, server, config, rounds)
-    norms = {t: {f"classifier.{n}" for n in norm_names(m)} for t, m in frame.model.items()}
+    norms = {training: norm_names(model) for training, model in frame.model.items()}
     own: Tensors = {}  # clients' BatchNorm by id and name, in the tests that need it
 
     def start() -> dict[Training, Tensors]:
-        sent = frame.weights()
-        return {t: {n: w for n, w in sent[t].items() if n not in norms[t]} for t in sent}
+        return {
+            training: {n: w for n, w in sent.items() if not is_norm(training, n)}
+            for training, sent in frame.weights().items()
+        }
+
+    def is_norm(training: Training, name: str) -> bool:
+        return name.removeprefix("classifier.") in norms[training]
 
     def evaluate() -> Evaluation:
         found = {}
         for client in clients.members:
             if client.id not in clients.dropped:
-                model, prefix = copied(frame.model[client.training]), f"{client.id}.classifier."
-                names = [name for name in own if name.startswith(prefix)]
-                load_sent(model, {name.removeprefix(prefix): own[name] for name in names})
+                model, names = copied(frame.model[client.training]), norms[client.training]
+                its = {n: own[f"{client.id}.{n}"] for n in names if f"{client.id}.{n}" in own}
+                load_sent(model, its)
                 found[client.id] = server.evaluate(model)
         return own_evaluation(found, len(clients.members), config.tested)
 
@@ -90,21 +94,13 @@ def run(clients: Clients, server: Server, config: FedBNConfig, *, rounds: Rounds
         start=start,
         evaluate=evaluate if kept else None,
         remember=True,
-        goes_to=lambda client, name: "test" if name in norms[client.training] else "server",
+        goes_to=lambda client, name: "test" if is_norm(client.training, name) else "server",
     ):
         for update in updates if kept else []:
-            names = norms[update.client.training]
-            own |= {f"{update.client.id}.{name}": update.tensors[name] for name in names}
-    sent_for_test = sum(clients.bytes_for_test.values())
-    return rounds.outcome(frame.ensemble, figures={"bytes_for_test": sent_for_test})
+            for name in norms[update.client.training]:
+                own[f"{update.client.id}.{name}"] = update.tensors[f"classifier.{name}"]
+    figures = {"bytes_for_test": sum(clients.bytes_for_test.values())}
+    return rounds.outcome(frame.ensemble, figures=figures)
 
 
-METHOD = Method(
-    name="fedbn",
-    config=FedBNConfig,
-    assign=assign,
-    run=run,
-    any_targets=True,
-    one_shot=False,
-    spaces=Spaces(local=prototypes.LOCAL),
-)
+METHOD = averaging_method("fedbn", FedBNConfig, run, assign=assign, any_targets=True)

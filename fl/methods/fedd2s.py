@@ -22,16 +22,15 @@ from fl.exchange import Tensors, checked, prefixed
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import average_into
 from fl.fusion.server import Server
-from fl.methods.fedper import DROPPING, FedPerPlusConfig, assign_dropping
-from fl.methods.method import Assignment, Method
+from fl.methods.fedper import DROPPING, FedPerPlusConfig, assign
 from fl.methods.personal import (
-    LOCAL,
     Participations,
     Shapes,
     checked_floats,
     checked_labels,
     layers_of,
     output_shapes,
+    personal_method,
 )
 from fl.methods.uploads import untrained_classifier
 from fl.models import copied
@@ -39,7 +38,6 @@ from fl.models.layered import Layers
 from fl.models.state import load_whole
 from fl.rounds import Rounds
 from fl.server import Outcome
-from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.divergence import divergences
 from fl.training.epochs import epochs_of
@@ -82,16 +80,15 @@ class FedD2SConfig(FedPerPlusConfig):
     """Distillation layer of all rounds, in place of dropping layers: FedD2S* of Figure 5, where it
     is 3 by our reading. Default: layers are dropped."""
 
+    def check_layers(self, layers: Layers) -> None:
+        """Raises `UserError` if the model has no such layers."""
+        if self.fixed_layer is not None:
+            layers.check(self.fixed_layer, "fixed_layer", least=1)
+        super().check_layers(layers)
 
-def assign(config: FedD2SConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
-    """Every client trains the same classifier.
-
-    Raises:
-        UserError: it cannot take these images, or has no such layers.
-    """
-    if config.fixed_layer is not None:
-        layers_of(config, run_spec).check(config.fixed_layer, "fixed_layer", least=1)
-    return assign_dropping(config, num_clients, run_spec)
+    def depth(self, layers: Layers, participations: int) -> int:
+        """l, a client's distillation layer."""
+        return self.fixed_layer or super().depth(layers, participations)
 
 
 def run(clients: Clients, server: Server, config: FedD2SConfig, *, rounds: Rounds) -> Outcome:
@@ -101,7 +98,7 @@ def run(clients: Clients, server: Server, config: FedD2SConfig, *, rounds: Round
     shapes = output_shapes(model, layers, clients.run_spec.inputs)
 
     def depth(client: int) -> int:
-        return config.fixed_layer or config.dropping.depth(layers, taken[client])
+        return config.depth(layers, taken[client])
 
     def check_told(update: Update, run_spec: RunSpec) -> None:
         received(update, layers, shapes, depth(update.client.id), torch.device("cpu"))
@@ -273,13 +270,6 @@ def head_model(
     return head.to(inputs.device).eval().requires_grad_(False)
 
 
-METHOD = Method(
-    name="fedd2s",
-    config=FedD2SConfig,
-    assign=assign,
-    run=run,
-    one_shot=False,
-    default_ranks=1,
-    scores_clients=lambda settings: True,
-    spaces=Spaces(local={**LOCAL, **DROPPING}),
+METHOD = personal_method(
+    "fedd2s", FedD2SConfig, run, local=DROPPING, assign=assign, default_ranks=1
 )

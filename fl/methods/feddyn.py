@@ -6,25 +6,22 @@ sends that mean plus the mean drift of all clients. Without a drift yet, the fir
 FedProx's.
 """
 
-from collections import Counter
 from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
 
 from fl.bounds import NotNegative
-from fl.clients import Clients, trained
+from fl.clients import Clients
 from fl.errors import UserError
-from fl.exchange import Tensors, check_forms, checked, prefixed
-from fl.federation import RunSpec, TaskInput, Training, Update
+from fl.exchange import Tensors, checked, prefixed
+from fl.federation import TaskInput, Training
 from fl.fusion.server import Server
-from fl.methods.averaging import Averaging
-from fl.methods.method import Method
-from fl.methods.prototypes import LOCAL, ParticipationConfig, PrototypesConfig, assign
+from fl.methods.averaging import Averaging, averaging_method
+from fl.methods.prototypes import ParticipationConfig, PrototypesConfig
 from fl.models.state import parameters_sent
 from fl.rounds import Rounds
 from fl.server import Outcome
-from fl.spaces import LogUniform, Spaces
+from fl.spaces import LogUniform
 from fl.training.classifier import (
     ClassifierConfig,
     classifier_recipe,
@@ -103,28 +100,19 @@ class FedDynConfig(ParticipationConfig, PrototypesConfig):
 
 
 def run(clients: Clients, server: Server, config: FedDynConfig, *, rounds: Rounds) -> Outcome:
-    """Algorithm 1; the global model that is tested is the mean, without the mean drift.
+    """Algorithm 1: s = mean_k w_k + sum_k g_k / K; the mean is tested, without the drifts.
 
-    By the mean a of m of the K clients' weights, sum_k (w_k - s) / K = m (a - s) / K.
+    By the mean of m of the K clients' weights, sum_k (w_k - s) / K = m (mean_k w_k - s) / K.
     """
     frame = Averaging(clients, server, config, rounds)
-    averages = [(i, t, parameters_sent(m)) for i, (t, m) in enumerate(frame.model.items())]
-    number = Counter(client.training for client in clients.members)
-    drifts = {f"{i}.{name}": a * 0 for i, _, average in averages for name, a in average.items()}
+    drifts = {key: torch.zeros_like(mean) for _, _, key, mean in frame.parameters()}
     samples = torch.tensor([client.num_samples for client in clients.members]).double()
 
     def start() -> dict[Training, Tensors]:
-        """s: the mean of the weights plus the mean drift of all clients."""
-        found = frame.weights()
-        for i, training, average in averages:
-            found[training] |= {
-                f"classifier.{n}": a + drifts[f"{i}.{n}"] for n, a in average.items()
-            }
-        return found
-
-    def check(update: Update, run_spec: RunSpec) -> None:
-        trained(update, run_spec)
-        check_drift(update, frame.model[clients.members[update.client.id].training])
+        s = frame.weights()
+        for training, name, key, mean in frame.parameters():
+            s[training][f"classifier.{name}"] = mean + drifts[key]
+        return s
 
     for updates in frame.play(
         drifts,
@@ -132,29 +120,18 @@ def run(clients: Clients, server: Server, config: FedDynConfig, *, rounds: Round
         known={"mean_samples": samples.mean()} if config.classifier.adapted else None,
         remember=True,
         goes_to=lambda client, name: "client" if name.startswith("drift.") else "server",
-        check=check,
+        check=frame.also("drift"),
     ):
-        taken = Counter(update.client.training for update in updates)
-        for i, training, average in averages:
-            for name, a in average.items() if taken[training] else []:
-                drift = a - frame.start[training][f"classifier.{name}"]
-                drifts[f"{i}.{name}"].add_(drift, alpha=taken[training] / number[training])
+        for move in frame.moves(updates):
+            share = len(move.updates) / move.clients
+            drifts[move.key].add_(move.mean - move.start, alpha=share)
     return rounds.outcome(frame.ensemble)
 
 
-def check_drift(update: Update, model: nn.Module) -> None:
-    """Raises `ValueError` unless a client that gathers drifts holds one of these weights' form."""
-    if isinstance(update.client.training, LocalFedDyn):
-        sender = f"client {update.client.id}"
-        check_forms(parameters_sent(model), update.tensors, "drift", sender)
-
-
-METHOD = Method(
-    name="feddyn",
-    config=FedDynConfig,
-    assign=assign,
-    run=run,
+METHOD = averaging_method(
+    "feddyn",
+    FedDynConfig,
+    run,
+    local={"classifier.alpha": LogUniform(1e-3, 1.0)},
     any_targets=True,
-    one_shot=False,
-    spaces=Spaces(local={**LOCAL, "classifier.alpha": LogUniform(1e-3, 1.0)}),
 )

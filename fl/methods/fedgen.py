@@ -21,12 +21,12 @@ from fl.federation import Batch, RunSpec, TaskInput, Training
 from fl.fusion.feature_generation import GeneratorFitConfig, LastLayers, fit_generator
 from fl.fusion.server import Server
 from fl.methods import prototypes
-from fl.methods.averaging import Averaging, AveragingConfig
-from fl.methods.method import Assignment, Method
+from fl.methods.averaging import Averaging, AveragingConfig, averaging_method
+from fl.methods.method import Assignment
 from fl.methods.uploads import ask_label_counts
 from fl.rounds import Rounds
 from fl.server import Outcome
-from fl.spaces import LogUniform, Spaces
+from fl.spaces import LogUniform
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.features import check_head, head_of, starting_generator, with_features
 from fl.training.personal import AfterFedAvg
@@ -130,18 +130,7 @@ def run(clients: Clients, server: Server, config: FedGenConfig, *, rounds: Round
     return rounds.outcome(frame.ensemble)
 
 
-WEIGHT = LogUniform(0.1, 10.0)
-METHOD = Method(
-    name="fedgen",
-    config=FedGenConfig,
-    assign=assign,
-    run=run,
-    one_shot=False,
-    spaces=Spaces(
-        local={
-            **prototypes.LOCAL,
-            "classifier.recognition": WEIGHT,
-            "classifier.imitation": WEIGHT,
-        }
-    ),
+WEIGHTS = ("classifier.recognition", "classifier.imitation")
+METHOD = averaging_method(
+    "fedgen", FedGenConfig, run, assign=assign, local=dict.fromkeys(WEIGHTS, LogUniform(0.1, 10.0))
 )

@@ -20,23 +20,21 @@ from fl.errors import UserError
 from fl.exchange import Tensors
 from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.server import Server
-from fl.methods.fedper import FedPerConfig
-from fl.methods.fedper import assign as assign_fedper
-from fl.methods.method import Assignment, Method
+from fl.methods.fedper import FedPerConfig, assign
 from fl.methods.personal import (
-    LOCAL,
     Participations,
     checked_floats,
     checked_labels,
     layers_of,
     output_shapes,
+    personal_method,
 )
 from fl.methods.uploads import load_label_counts, untrained_classifier
 from fl.models.layered import Layers
 from fl.receiving import check_label_counts
 from fl.rounds import Rounds
 from fl.server import Outcome
-from fl.spaces import LogUniform, Spaces
+from fl.spaces import LogUniform
 from fl.training.classifier import classifier_recipe
 from fl.training.divergence import divergences
 from fl.training.personal import PersonalTraining, own_model, personal_model
@@ -96,20 +94,13 @@ class FedICTConfig(FedPerConfig):
     balance: Positive = 7.0
     """U of alignment balance; the authors' code has 7."""
 
-
-def assign(config: FedICTConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
-    """Every client trains the same classifier.
-
-    Raises:
-        UserError: it cannot take these images, or has no layer on either side of the features.
-    """
-    layers = layers_of(config, run_spec)
-    if not 0 < config.depth(run_spec) < len(layers):
-        raise UserError(
-            f"shared_layers must be in 1 to {len(layers) - 1} ({', '.join(layers.names)}), so that "
-            f"a head is left, got {config.shared_layers}"
-        )
-    return assign_fedper(config, num_clients, run_spec)
+    def check_layers(self, layers: Layers) -> None:
+        """Raises `UserError` if the model has no layer on either side of the features."""
+        if not 0 < self.depth(layers) < len(layers):
+            raise UserError(
+                f"shared_layers must be in 1 to {len(layers) - 1} ({', '.join(layers.names)}), so "
+                f"that a head is left, got {self.shared_layers}"
+            )
 
 
 def run(clients: Clients, server: Server, config: FedICTConfig, *, rounds: Rounds) -> Outcome:
@@ -119,7 +110,8 @@ def run(clients: Clients, server: Server, config: FedICTConfig, *, rounds: Round
     client's samples.
     """
     model = untrained_classifier(config.classifier, server)
-    layers, depth = layers_of(config, clients.run_spec), config.depth(clients.run_spec)
+    layers = layers_of(config, clients.run_spec)
+    depth = config.depth(layers)
     shape = output_shapes(model, layers, clients.run_spec.inputs)[depth - 1]
     taken = Participations(clients)
     memory = taken.memory
@@ -241,13 +233,11 @@ def answers(model: nn.Module, layers: Layers, depth: int, own: Lesson) -> Tensor
     return layers.forward(model, own.features, depth + 1, len(layers.names))
 
 
-METHOD = Method(
-    name="fedict",
-    config=FedICTConfig,
+METHOD = personal_method(
+    "fedict",
+    FedICTConfig,
+    run,
+    local={"classifier.weight": LogUniform(0.1, 10.0)},
     assign=assign,
-    run=run,
-    one_shot=False,
     default_ranks=1,
-    scores_clients=lambda settings: True,
-    spaces=Spaces(local={**LOCAL, "classifier.weight": LogUniform(0.1, 10.0)}),
 )

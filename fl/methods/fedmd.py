@@ -17,17 +17,15 @@ from fl.data.datasets import AuxiliaryConfig
 from fl.data.shard import Shard
 from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.server import Server
-from fl.methods.method import Method
 from fl.methods.personal import (
-    LOCAL,
     AnyModelsConfig,
     Participations,
     checked_floats,
+    personal_method,
 )
-from fl.methods.prototypes import assign_all
 from fl.rounds import Rounds
 from fl.server import Outcome
-from fl.spaces import Choice, Spaces
+from fl.spaces import Choice
 from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
 from fl.training.divergence import divergences, logits_of
 from fl.training.epochs import epochs_of
@@ -134,13 +132,10 @@ def train_on_public(inputs: TaskInput) -> Recipe:
     return replace(recipe, epochs=epochs)
 
 
-METHOD = Method(
-    name="fedmd",
-    config=FedMDConfig,
-    assign=assign_all,
-    run=run,
-    one_shot=False,
+METHOD = personal_method(
+    "fedmd",
+    FedMDConfig,
+    run,
+    local={"classifier.taught_epochs": Choice((1, 2, 4))},
     auxiliary=lambda settings: settings.auxiliary,
-    scores_clients=lambda settings: True,
-    spaces=Spaces(local={**LOCAL, "classifier.taught_epochs": Choice((1, 2, 4))}),
 )

@@ -16,13 +16,10 @@ from fl.clients import Clients
 from fl.errors import UserError
 from fl.federation import Update
 from fl.fusion.server import Server
-from fl.methods.averaging import Averaging
-from fl.methods.method import Method
-from fl.methods.prototypes import LOCAL, ParticipationConfig, PrototypesConfig, assign
-from fl.models.state import parameters_sent
+from fl.methods.averaging import Averaging, averaging_method
+from fl.methods.prototypes import ParticipationConfig, PrototypesConfig
 from fl.rounds import Rounds
 from fl.server import Outcome
-from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig
 
 
@@ -47,12 +44,9 @@ def run(clients: Clients, server: Server, config: FedNovaConfig, *, rounds: Roun
     """
     frame = Averaging(clients, server, config, rounds)
     for updates in frame.play(weight=lambda update: update.client.num_samples / steps(update)):
-        for training, model in frame.model.items():
-            own = [update for update in updates if update.client.training == training]
-            factor = stretch([(update.client.num_samples, steps(update)) for update in own])
-            for name, x in parameters_sent(model).items() if own else []:
-                start = frame.start[training][f"classifier.{name}"]
-                x.copy_(start + factor * (x - start))
+        for move in frame.moves(updates):
+            factor = stretch([(u.client.num_samples, steps(u)) for u in move.updates])
+            move.mean.copy_(move.start + factor * (move.mean - move.start))
     return rounds.outcome(frame.ensemble)
 
 
@@ -73,12 +67,4 @@ def stretch(clients: Sequence[tuple[int, float]]) -> float:
     return sum(size * a for size, a in clients) * sum(size / a for size, a in clients) / n**2
 
 
-METHOD = Method(
-    name="fednova",
-    config=FedNovaConfig,
-    assign=assign,
-    run=run,
-    any_targets=True,
-    one_shot=False,
-    spaces=Spaces(local=LOCAL),
-)
+METHOD = averaging_method("fednova", FedNovaConfig, run, any_targets=True)

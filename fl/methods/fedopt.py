@@ -20,13 +20,10 @@ import torch
 from fl.bounds import Positive, Within
 from fl.clients import Clients
 from fl.fusion.server import Server
-from fl.methods.averaging import Averaging, AveragingConfig
-from fl.methods.method import Method
-from fl.methods.prototypes import LOCAL, assign
-from fl.models.state import parameters_sent
+from fl.methods.averaging import Averaging, AveragingConfig, averaging_method
 from fl.rounds import Rounds
 from fl.server import Outcome
-from fl.spaces import LogUniform, Spaces
+from fl.spaces import LogUniform
 
 Decay = Annotated[float, Within(0, 1, "[)")]
 
@@ -62,17 +59,13 @@ def run(clients: Clients, server: Server, config: FedAdagradConfig, *, rounds: R
     """Algorithm 2; the paper starts v at tau^2 or above, here at tau^2."""
     frame = Averaging(clients, server, config, rounds)
     memory = {}
-    for i, model in enumerate(frame.model.values()):
-        for name, x in parameters_sent(model).items():
-            memory[f"m.{i}.{name}"] = torch.zeros_like(x)
-            memory[f"v.{i}.{name}"] = torch.full_like(x, config.adaptivity**2)
+    for _, _, key, x in frame.parameters():
+        memory[f"m.{key}"] = torch.zeros_like(x)
+        memory[f"v.{key}"] = torch.full_like(x, config.adaptivity**2)
     for updates in frame.play(memory):
-        taken = {update.client.training for update in updates}
-        for i, (training, model) in enumerate(frame.model.items()):
-            for name, x in parameters_sent(model).items() if training in taken else []:
-                start = frame.start[training][f"classifier.{name}"]
-                m, v = memory[f"m.{i}.{name}"], memory[f"v.{i}.{name}"]
-                step(x, start, m, v, config)
+        for move in frame.moves(updates):
+            m, v = memory[f"m.{move.key}"], memory[f"v.{move.key}"]
+            step(move.mean, move.start, m, v, config)
     return rounds.outcome(frame.ensemble)
 
 
@@ -92,22 +85,9 @@ def step(
     x.copy_(start + config.server_lr * m / (v.sqrt() + config.adaptivity))
 
 
-SPACES = Spaces(
-    server={"server_lr": LogUniform(1e-3, 0.1), "adaptivity": LogUniform(1e-4, 0.1)}, local=LOCAL
-)
+SPACE = {"server_lr": LogUniform(1e-3, 0.1), "adaptivity": LogUniform(1e-4, 0.1)}
+KINDS = {"fedadagrad": FedAdagradConfig, "fedadam": FedAdamConfig, "fedyogi": FedYogiConfig}
 METHODS = [
-    Method(
-        name=name,
-        config=config,
-        assign=assign,
-        run=run,
-        one_shot=False,
-        spaces=SPACES,
-        any_targets=True,
-    )
-    for name, config in (
-        ("fedadagrad", FedAdagradConfig),
-        ("fedadam", FedAdamConfig),
-        ("fedyogi", FedYogiConfig),
-    )
+    averaging_method(name, config, run, server=SPACE, any_targets=True)
+    for name, config in KINDS.items()
 ]

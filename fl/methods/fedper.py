@@ -3,37 +3,47 @@
 In each round some clients put the layers that the server sent in front of their own head, train
 both together, and upload the layers. The head is theirs: no byte of it is sent.
 
-FedPer+ (FedD2S, Section IV-A): a client starts by sharing its whole model, and drops its deepest
-shared layer each time that it has taken part in so many rounds: FedD2S's layer dropping, without
-its distillation. A layer is averaged over those that still share it.
+FedRep (Collins et al., ICML 2021): clients train first the head, then the shared layers, each while
+the other is frozen.
+
+FedPer+ and FedRep+ (FedD2S, Section IV-A): a client starts by sharing its whole model, and drops
+its deepest shared layer each time that it has taken part in so many rounds: FedD2S's layer
+dropping, without its distillation. A layer is averaged over those that still share it. As long as a
+FedRep+ client has no head, all its epochs train the whole model.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Self
 
-from fl.bounds import Number
+from fl.bounds import Count, Number
 from fl.client_map import Recipient
 from fl.clients import Clients
+from fl.errors import UserError
 from fl.exchange import Tensors
-from fl.federation import Client, RunSpec
+from fl.federation import Client, RunSpec, TaskInput
 from fl.fusion.server import Server
-from fl.methods.method import Assignment, Method
+from fl.methods.method import Assignment
 from fl.methods.personal import (
-    LOCAL,
     Dropping,
     Participations,
     PersonalConfig,
     average_layers,
     first_layers_each,
     layers_of,
+    personal_method,
 )
 from fl.methods.prototypes import assign_all
 from fl.methods.uploads import combine, untrained_classifier
+from fl.models.layered import Layers
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome
-from fl.spaces import Choice, Distribution, Spaces
-from fl.training.personal import own_model
+from fl.spaces import Choice, Distribution
+from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
+from fl.training.epochs import epochs_of
+from fl.training.personal import PersonalTraining, own_model, personal_model
+from fl.training.recipe import Recipe
 
 DROPPING: dict[str, Distribution] = {"dropping.rate": Choice((1, 2, 3, 5, 7))}
 """A sweep's space of layer dropping."""
@@ -47,17 +57,14 @@ class FedPerConfig(PersonalConfig):
     """Layers that are averaged, counted from the first; 0: none. Default: those before the
     flattening, as FedD2S's paper has it."""
 
-    def depth(self, run_spec: RunSpec) -> int:
-        """The number of shared layers.
+    def check_layers(self, layers: Layers) -> None:
+        """Raises `UserError` if the model has fewer layers."""
+        if self.shared_layers is not None:
+            layers.check(self.shared_layers, "shared_layers")
 
-        Raises:
-            UserError: the model has fewer layers, or none that follow one another.
-        """
-        layers = layers_of(self, run_spec)
-        if self.shared_layers is None:
-            return layers.flattening
-        layers.check(self.shared_layers, "shared_layers")
-        return self.shared_layers
+    def depth(self, layers: Layers, participations: int = 1) -> int:
+        """The number of shared layers, in all rounds."""
+        return layers.flattening if self.shared_layers is None else self.shared_layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,77 +73,50 @@ class FedPerPlusConfig(PersonalConfig):
 
     dropping: Dropping = Dropping()
 
+    def check_layers(self, layers: Layers) -> None:
+        """Raises `UserError` if the model has no such layers to drop."""
+        self.dropping.check(layers)
 
-def assign(config: FedPerConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
+    def depth(self, layers: Layers, participations: int) -> int:
+        """The number of layers that a client shares which has taken part so often."""
+        return self.dropping.depth(layers, participations)
+
+
+Config = FedPerConfig | FedPerPlusConfig
+
+
+def assign(config: Config, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
     """Every client trains the same classifier.
 
     Raises:
-        UserError: the classifier cannot take these images, or has not so many layers.
+        UserError: the classifier cannot take these images, its layers do not follow one another, or
+            it has no such layers.
     """
-    config.depth(run_spec)
-    return assign_all(config, num_clients, run_spec)
-
-
-def assign_dropping(
-    config: FedPerPlusConfig, num_clients: int, run_spec: RunSpec
-) -> list[Assignment]:
-    """Every client trains the same classifier.
-
-    Raises:
-        UserError: it cannot take these images, or has no such layers to drop.
-    """
-    config.dropping.check(layers_of(config, run_spec))
+    config.check_layers(layers_of(config, run_spec))
     return assign_all(config, num_clients, run_spec)
 
 
 def run(
-    clients: Clients, server: Server, config: FedPerConfig, *, rounds: Rounds, known: bool = False
+    clients: Clients, server: Server, config: Config, *, rounds: Rounds, known: bool = False
 ) -> Outcome:
-    """Rounds of joint training; each client is scored with its own head on the newest layers.
+    """w_l = sum_k n_k / n w_k,l of each layer l, over the clients k that share it; each client is
+    scored with its own head on the newest layers.
 
-    ``known``: as of :func:`share_layers`.
-    """
-    depth = config.depth(clients.run_spec)
-    return share_layers(clients, server, config, lambda times: depth, rounds=rounds, known=known)
-
-
-def run_dropping(
-    clients: Clients, server: Server, config: FedPerPlusConfig, *, rounds: Rounds
-) -> Outcome:
-    """FedPer's rounds, with a depth of each client's own; the first one is FedAvg's."""
-    depth = partial(config.dropping.depth, layers_of(config, clients.run_spec))
-    return share_layers(clients, server, config, depth, rounds=rounds)
-
-
-def share_layers(
-    clients: Clients,
-    server: Server,
-    config: PersonalConfig,
-    depth: Callable[[int], int],
-    *,
-    rounds: Rounds,
-    known: bool = False,
-) -> Outcome:
-    """w_l = sum_k n_k / n w_k,l of each layer l, over the clients k that share it.
-
-    Args:
-        clients, server, config, rounds: of the run.
-        depth: how many of the first layers a client shares that has taken part so often.
-        known: whether a client's training needs to know which layers are shared, in the first
-            round too, when none is sent; then all share equally many.
+    ``known``: whether a client's training needs to know which layers are shared, in the first round
+    too, when none is sent; then all share equally many.
     """
     model = untrained_classifier(config.classifier, server)
     layers, taken = layers_of(config, clients.run_spec), Participations(clients)
     everyone = [client.id for client in clients.members]
 
     def depths() -> dict[int, int]:
-        return {k: depth(taken[k]) for k in everyone}
+        return {k: config.depth(layers, taken[k]) for k in everyone}
 
     def newest(ids: Iterable[int]) -> dict[int, Tensors]:
         return first_layers_each(model, layers, depths(), ids)
 
     def goes_to(client: Client, name: str) -> Recipient:
-        shared = layers.state_names(1, depth(taken[client.id]))
+        shared = layers.state_names(1, config.depth(layers, taken[client.id]))
         return "server" if name.removeprefix("classifier.") in shared else "client"
 
     def scored() -> Evaluation:
@@ -157,23 +137,88 @@ def share_layers(
     return rounds.outcome(model, figures=taken.fedavg_bytes())
 
 
+@dataclass(frozen=True, kw_only=True)
+class LocalFedRep(PersonalTraining):
+    """Local training of a FedRep client: head first, then the shared layers."""
+
+    head_epochs: Count | None = None
+    """How many of the epochs train the head; the rest, at least one, train the shared layers.
+    Default: all but one, at least one. The authors have 10 and 1 on CIFAR-10."""
+
+    @property
+    def stages(self) -> tuple[int, int]:
+        """Epochs of the head, and then of the shared layers."""
+        head = self.head_epochs or max(1, self.epochs - 1)
+        return head, max(1, self.epochs - head)
+
+    @property
+    def first_round(self) -> ClassifierConfig:
+        """Its own record: it trains head and shared layers in turn from the first round on."""
+        return self
+
+    def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
+        """See :class:`fl.federation.Training`: an epoch of the head, one of the shared layers."""
+        return replace(self, epochs=1, head_epochs=None), steps * self.batch_size
+
+    def check_further(self) -> None:
+        """At least one of the epochs is left for the shared layers."""
+        super().check_further()
+        if self.head_epochs is not None and self.head_epochs >= self.epochs:
+            raise UserError(
+                f"head_epochs must be below epochs ({self.epochs}), got {self.head_epochs}"
+            )
+
+    def recipe(self, inputs: TaskInput) -> Recipe:
+        """Trains the head on frozen shared layers, then these under the frozen head.
+
+        What the server sent, or what the client knows without being sent it, are the shared layers.
+        A model that is all head, or all shared, has all epochs.
+        """
+        model = personal_model(inputs, self)
+        received = {**inputs.broadcast, **inputs.payload}
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        shared = [p for name, p in named if f"classifier.{name}" in received]
+        head = [p for name, p in named if f"classifier.{name}" not in received]
+        if not (head and shared):
+            return classifier_recipe(inputs, self, model)
+        head_epochs, shared_epochs = self.stages
+
+        def then() -> Recipe:
+            left = plain(self, epochs=shared_epochs)
+            epochs = epochs_of(inputs, left, model, order="local/order/shared")
+            return replace(classifier_recipe(inputs, left, model), epochs=epochs, trained=shared)
+
+        first = classifier_recipe(inputs, plain(self, epochs=head_epochs), model)
+        return replace(first, trained=head, then=then)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRepConfig(FedPerConfig):
+    """FedRep's settings: FedPer's, and how many epochs the head has."""
+
+    classifier: LocalFedRep = LocalFedRep()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalFedRepPlus(LocalFedRep):
+    """Local training of a FedRep+ client: FedRep's, but for the first round."""
+
+    @property
+    def first_round(self) -> ClassifierConfig:
+        """FedAvg's record: the clients share all layers."""
+        return plain(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRepPlusConfig(FedPerPlusConfig):
+    """FedRep+'s settings: FedPer+'s, and how many epochs the head has."""
+
+    classifier: LocalFedRepPlus = LocalFedRepPlus()
+
+
 METHODS = [
-    Method(
-        name="fedper",
-        config=FedPerConfig,
-        assign=assign,
-        run=run,
-        one_shot=False,
-        scores_clients=lambda settings: True,
-        spaces=Spaces(local=LOCAL),
-    ),
-    Method(
-        name="fedper+",
-        config=FedPerPlusConfig,
-        assign=assign_dropping,
-        run=run_dropping,
-        one_shot=False,
-        scores_clients=lambda settings: True,
-        spaces=Spaces(local={**LOCAL, **DROPPING}),
-    ),
+    personal_method("fedper", FedPerConfig, run, assign=assign),
+    personal_method("fedper+", FedPerPlusConfig, run, assign=assign, local=DROPPING),
+    personal_method("fedrep", FedRepConfig, partial(run, known=True), assign=assign),
+    personal_method("fedrep+", FedRepPlusConfig, run, assign=assign, local=DROPPING),
 ]

@@ -8,7 +8,6 @@ by its own model.
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -17,17 +16,22 @@ from torch import Tensor, nn
 from fl.bounds import NotNegative
 from fl.clients import Clients
 from fl.errors import UserError
-from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Update
+from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Training, Update
 from fl.fusion.server import Server
-from fl.methods.method import Assignment, Method
-from fl.methods.personal import LOCAL, AnyModelsConfig, Participations, checked_floats
-from fl.methods.prototypes import assign_all, participants
+from fl.methods.method import Assignment
+from fl.methods.personal import (
+    AnyModelsConfig,
+    Participations,
+    checked_floats,
+    personal_method,
+)
+from fl.methods.prototypes import assign_all
 from fl.receiving import check_label_counts
 from fl.rounds import Rounds
 from fl.server import Outcome
-from fl.spaces import LogUniform, Spaces
+from fl.spaces import LogUniform
 from fl.training.classifier import classifier_recipe, starting_classifier
-from fl.training.features import check_head, features_and_logits
+from fl.training.features import check_head, features_and_logits, features_of
 from fl.training.personal import PersonalTraining, own_model, personal_model
 from fl.training.recipe import Recipe
 
@@ -74,8 +78,7 @@ class FedProtoConfig(AnyModelsConfig):
 def run(clients: Clients, server: Server, config: FedProtoConfig, *, rounds: Rounds) -> Outcome:
     """Rounds of local training, of telling prototypes, and of averaging them (Algorithm 1)."""
     taken, classes = Participations(clients), clients.run_spec.num_classes
-    first = replace(config.classifier, model=clients.members[0].model)
-    width = feature_width(first, clients.run_spec)  # that of all: see check_widths
+    width = feature_width(clients.members[0].training, clients.run_spec)  # as check_widths has it
     memory = taken.memory
     memory["prototypes"] = torch.zeros(classes, width)
     memory["known"] = torch.zeros(classes, dtype=torch.int64)
@@ -84,10 +87,7 @@ def run(clients: Clients, server: Server, config: FedProtoConfig, *, rounds: Rou
         checked_floats(update, "prototypes", (classes, width))
         check_label_counts(update, run_spec)
 
-    score = partial(clients.score, own_model)
-    for number in rounds.play(clients, server, memory=memory, evaluate=score):
-        chosen = participants(clients, config, number)
-        taken.count(chosen)
+    for chosen in taken.play(rounds, server, config):
         sent = {name: memory[name] for name in ("prototypes", "known")}
         clients.train(only=chosen, broadcast=clients.to_send(sent), remember=True, goes_to="client")
         told = clients.map(tell_prototypes, only=chosen, check=check)
@@ -115,9 +115,8 @@ def check_widths(config: FedProtoConfig, num_clients: int, run_spec: RunSpec) ->
         UserError: also where architectures have features of several widths, whose means are none.
     """
     assigned = assign_all(config, num_clients, run_spec)
-    names = dict.fromkeys(own.training.model for own in assigned)
-    records = [replace(config.classifier, model=name) for name in names]
-    widths = {own.model: feature_width(own, run_spec) for own in records}
+    trainings = dict.fromkeys(own.training for own in assigned)
+    widths = {own.model: feature_width(own, run_spec) for own in trainings}
     if len(set(widths.values())) > 1:
         told = ", ".join(f"{name} {width}" for name, width in widths.items())
         raise UserError(f"fedproto averages features, which must have one width; got {told}")
@@ -125,8 +124,9 @@ def check_widths(config: FedProtoConfig, num_clients: int, run_spec: RunSpec) ->
 
 
 @torch.no_grad()
-def feature_width(config: PersonalTraining, run_spec: RunSpec) -> int:
+def feature_width(config: Training, run_spec: RunSpec) -> int:
     """d, the number of features that enter the model's head."""
+    assert isinstance(config, LocalFedProto)
     model = starting_classifier(config, run_spec).eval()
     return features_and_logits(model, run_spec.inputs.zeros(1))[0].shape[1]
 
@@ -137,21 +137,18 @@ def tell_prototypes(inputs: TaskInput) -> TaskOutput:
     which its label counts are 0."""
     config = inputs.client.training
     assert isinstance(config, LocalFedProto)
-    model, shard = own_model(inputs).eval(), inputs.shard
-    parts = (part.to(inputs.device) for part in shard.images.split(config.batch_size))
-    features = torch.cat([features_and_logits(model, part)[0] for part in parts]).cpu()
+    shard, images = inputs.shard, inputs.shard.images.to(inputs.device)
+    features = features_of(own_model(inputs), images, config.batch_size).cpu()
     total = torch.zeros(inputs.run_spec.num_classes, features.shape[1])
     total.index_add_(0, shard.labels, features)
     means = total / shard.label_counts.clamp(min=1)[:, None]
     return TaskOutput(tensors={"prototypes": means, "label_counts": shard.label_counts})
 
 
-METHOD = Method(
-    name="fedproto",
-    config=FedProtoConfig,
+METHOD = personal_method(
+    "fedproto",
+    FedProtoConfig,
+    run,
+    local={"classifier.attraction": LogUniform(0.1, 10.0)},
     assign=check_widths,
-    run=run,
-    one_shot=False,
-    scores_clients=lambda settings: True,
-    spaces=Spaces(local={**LOCAL, "classifier.attraction": LogUniform(0.1, 10.0)}),
 )

@@ -2,12 +2,9 @@
 
 from fl.clients import Clients
 from fl.fusion.server import Server
-from fl.methods.method import Method
-from fl.methods.personal import LOCAL, AnyModelsConfig, Participations
-from fl.methods.prototypes import assign_all
+from fl.methods.personal import AnyModelsConfig, Participations, personal_method
 from fl.rounds import Rounds
 from fl.server import Outcome
-from fl.spaces import Spaces
 
 
 def run(clients: Clients, server: Server, config: AnyModelsConfig, *, rounds: Rounds) -> Outcome:
@@ -18,13 +15,4 @@ def run(clients: Clients, server: Server, config: AnyModelsConfig, *, rounds: Ro
     return rounds.outcome(None, figures=taken.fedavg_bytes())
 
 
-METHOD = Method(
-    name="local",
-    config=AnyModelsConfig,
-    assign=assign_all,
-    run=run,
-    any_targets=True,
-    one_shot=False,
-    scores_clients=lambda settings: True,
-    spaces=Spaces(local=LOCAL),
-)
+METHOD = personal_method("local", AnyModelsConfig, run, any_targets=True)

@@ -13,11 +13,9 @@ from torch import Tensor, nn
 
 from fl.bounds import NotNegative, Positive
 from fl.federation import Batch, RunSpec, TaskInput
-from fl.methods.averaging import AveragingConfig, run
-from fl.methods.method import Method
-from fl.methods.prototypes import LOCAL, assign
+from fl.methods.averaging import AveragingConfig, averaging_method
 from fl.models import copied
-from fl.spaces import LogUniform, Spaces
+from fl.spaces import LogUniform
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.features import check_head, features_and_logits, features_of
 from fl.training.personal import AfterFedAvg, last_model
@@ -75,11 +73,4 @@ def contrast(z: Tensor, towards: Tensor, away: Tensor, temperature: float) -> Te
     return F.cross_entropy(torch.stack(cosines, dim=1) / temperature, first, reduction="none")
 
 
-METHOD = Method(
-    name="moon",
-    config=MoonConfig,
-    assign=assign,
-    run=run,
-    one_shot=False,
-    spaces=Spaces(local={**LOCAL, "classifier.mu": LogUniform(0.1, 10.0)}),
-)
+METHOD = averaging_method("moon", MoonConfig, local={"classifier.mu": LogUniform(0.1, 10.0)})

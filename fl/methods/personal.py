@@ -7,7 +7,7 @@ by FedAvg's record where what they do is FedAvg's: one stored model then serves 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,21 +21,16 @@ from fl.fusion.aggregation import average_states
 from fl.fusion.server import Server
 from fl.inputs import Inputs
 from fl.json_files import JsonObject
-from fl.methods.prototypes import ParticipationConfig, participants
+from fl.methods.method import Method
+from fl.methods.prototypes import ParticipationConfig, assign_all, participants
 from fl.models import CLASSIFIERS
 from fl.models.layered import Layers
 from fl.models.state import load_whole
 from fl.rounds import Rounds
-from fl.server import Evaluation
-from fl.spaces import Choice, Distribution, LogUniform
+from fl.server import Evaluation, Outcome
+from fl.spaces import Choice, Distribution, LogUniform, Spaces
 from fl.training.classifier import starting_classifier
 from fl.training.personal import PersonalTraining, own_model
-
-LOCAL: dict[str, Distribution] = {
-    "classifier.epochs": Choice((1, 2, 4, 8)),
-    "classifier.lr": LogUniform(1e-3, 3e-2),
-}
-"""A sweep's space of client training, for all methods whose clients keep models of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +46,31 @@ class AnyModelsConfig(PersonalConfig):
 
     models: tuple[Annotated[str, OneOf(CLASSIFIERS)], ...] = ()
     """Architectures, assigned to the clients in turn. Default: classifier.model for all."""
+
+
+LOCAL: dict[str, Distribution] = {
+    "classifier.epochs": Choice((1, 2, 4, 8)),
+    "classifier.lr": LogUniform(1e-3, 3e-2),
+}
+"""A sweep's space of client training, for all methods whose clients keep models of their own."""
+
+
+def personal_method(
+    name: str,
+    config: type[PersonalConfig],
+    run: Callable[..., Outcome],
+    *,
+    local: Mapping[str, Distribution] | None = None,
+    **more: Any,
+) -> Method:
+    """The entry of a method whose clients are scored by models of their own, in many rounds.
+
+    A sweep searches beside the clients' epochs and rate ``local``; ``more`` are fields of
+    :class:`Method`.
+    """
+    own = {"assign": assign_all, "scores_clients": lambda settings: True, **more}
+    spaces = Spaces(local={**LOCAL, **(local or {})})
+    return Method(name=name, config=config, run=run, one_shot=False, spaces=spaces, **own)
 
 
 class Participations:

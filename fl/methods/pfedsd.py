@@ -17,12 +17,10 @@ from fl.clients import Clients
 from fl.federation import Batch, TaskInput
 from fl.fusion.server import Server
 from fl.methods.averaging import Averaging
-from fl.methods.method import Method
-from fl.methods.personal import LOCAL, Participations, PersonalConfig
-from fl.methods.prototypes import assign_all
+from fl.methods.personal import Participations, PersonalConfig, personal_method
 from fl.rounds import Rounds
 from fl.server import Outcome
-from fl.spaces import LogUniform, Spaces
+from fl.spaces import LogUniform
 from fl.training.classifier import classifier_recipe, received_classifier
 from fl.training.divergence import divergences, logits_of
 from fl.training.personal import PersonalTraining, last_model, own_model
@@ -75,12 +73,6 @@ def run(clients: Clients, server: Server, config: PFedSDConfig, *, rounds: Round
     return rounds.outcome(model, figures=taken.fedavg_bytes())
 
 
-METHOD = Method(
-    name="pfedsd",
-    config=PFedSDConfig,
-    assign=assign_all,
-    run=run,
-    one_shot=False,
-    scores_clients=lambda settings: True,
-    spaces=Spaces(local={**LOCAL, "classifier.weight": LogUniform(0.1, 10.0)}),
+METHOD = personal_method(
+    "pfedsd", PFedSDConfig, run, local={"classifier.weight": LogUniform(0.1, 10.0)}
 )

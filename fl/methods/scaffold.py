@@ -10,25 +10,22 @@ follow (Algorithm 1, option II), with tau local steps and K clients in all::
 A client sends its weights and the change of its control, and is sent x and c.
 """
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
 
 from fl.bounds import Within
-from fl.clients import Clients, trained
+from fl.clients import Clients
 from fl.errors import UserError
-from fl.exchange import Tensors, check_forms, prefixed
-from fl.federation import RunSpec, Task, TaskInput, Training, Update
+from fl.exchange import Tensors, prefixed
+from fl.federation import Task, TaskInput, Training
 from fl.fusion.server import Server
-from fl.methods.averaging import Averaging
-from fl.methods.method import Method
-from fl.methods.prototypes import LOCAL, ParticipationConfig, PrototypesConfig, assign
+from fl.methods.averaging import Averaging, averaging_method
+from fl.methods.prototypes import ParticipationConfig, PrototypesConfig
 from fl.models.state import parameters_sent
 from fl.rounds import Rounds
 from fl.server import Outcome
-from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.optimizers import Corrected
 from fl.training.recipe import Recipe
@@ -64,40 +61,25 @@ class ScaffoldConfig(ParticipationConfig, PrototypesConfig):
 def run(clients: Clients, server: Server, config: ScaffoldConfig, *, rounds: Rounds) -> Outcome:
     """Algorithm 1 with the server's step 1: the mean of the weights, and the controls."""
     frame = Averaging(clients, server, config, rounds)
-    number = Counter(client.training for client in clients.members)
-    controls = {
-        f"{i}.{name}": p.detach() * 0
-        for i, model in enumerate(frame.model.values())
-        for name, p in parameters_sent(model).items()
-    }
+    controls = {key: torch.zeros_like(mean) for _, _, key, mean in frame.parameters()}
 
     def start() -> dict[Training, Tensors]:
-        found = frame.weights()
-        for i, (training, model) in enumerate(frame.model.items()):
-            for name in parameters_sent(model):
-                found[training][f"control.{name}"] = controls[f"{i}.{name}"]
-        return found
-
-    def check(update: Update, run_spec: RunSpec) -> None:
-        trained(update, run_spec)
-        model = frame.model[clients.members[update.client.id].training]
-        expected: Tensors = parameters_sent(model)
-        for kind in ("control", "change"):
-            check_forms(expected, update.tensors, kind, f"client {update.client.id}")
+        sent = frame.weights()
+        for training, name, key, _ in frame.parameters():
+            sent[training][f"control.{name}"] = controls[key]
+        return sent
 
     for updates in frame.play(
         controls,
         start=start,
         remember=True,
         goes_to=lambda client, name: "client" if name.startswith("control.") else "server",
-        check=check,
+        check=frame.also("control", "change"),
     ):
-        for i, (training, model) in enumerate(frame.model.items()):
-            own = [update for update in updates if update.client.training == training]
-            for name in parameters_sent(model):
-                for update in own:
-                    change = update.tensors[f"change.{name}"].to(server.device)
-                    controls[f"{i}.{name}"] += change / number[training]
+        for move in frame.moves(updates):
+            for update in move.updates:
+                change = update.tensors[f"change.{move.name}"].to(server.device)
+                controls[move.key] += change / move.clients
     return rounds.outcome(frame.ensemble)
 
 
@@ -137,12 +119,4 @@ def controls_in(tensors: Tensors, like: Tensors) -> Tensors:
     return {name: tensors.get(f"control.{name}", z).to(z.device) for name, z in zeros.items()}
 
 
-METHOD = Method(
-    name="scaffold",
-    config=ScaffoldConfig,
-    assign=assign,
-    run=run,
-    any_targets=True,
-    one_shot=False,
-    spaces=Spaces(local=LOCAL),
-)
+METHOD = averaging_method("scaffold", ScaffoldConfig, run, any_targets=True)

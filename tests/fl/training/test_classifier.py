@@ -11,7 +11,7 @@ from fl.errors import UserError
 from fl.exchange import ClientNote, Upload, load_prefixed, prefixed
 from fl.federation import Update
 from fl.methods.fednova import FedNovaConfig
-from fl.methods.fedrep import LocalFedRep
+from fl.methods.fedper import LocalFedRep
 from fl.methods.scaffold import LocalScaffold
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig
