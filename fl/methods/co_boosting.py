@@ -5,34 +5,23 @@ ensemble weighs its members so that it is right on the pool; and each batch is m
 direction that changes the ensemble's answer, just before the global model learns from it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import NotNegative, Positive
-from fl.clients import Clients
 from fl.federation import Batch
-from fl.fusion.checkpoints import digest_of
 from fl.fusion.distillation import kl_to_teacher
-from fl.fusion.inversion import (
-    DistillationConfig,
-    DistillationLoss,
-    InversionConfig,
-    InversionLoss,
-    Pool,
-    invert,
-)
-from fl.fusion.server import Server
-from fl.methods.dense import assign
-from fl.methods.method import Method
-from fl.methods.prototypes import LOCAL, PrototypesConfig, all_classifiers
-from fl.methods.uploads import untrained_classifier
+from fl.fusion.inversion import DistillationConfig, InversionLoss, Pool, invert
+from fl.json_files import JsonObject
+from fl.methods import dense
+from fl.methods.dense import Lessons, PooledConfig
 from fl.models.ensemble import Ensemble, weighted_mean
 from fl.seeding import torch_generator
-from fl.server import Outcome
-from fl.spaces import Choice, LogUniform, Spaces, Uniform
+from fl.spaces import Choice, LogUniform, Uniform
 from fl.training.sending import on_device
 
 CLIP = 10.0
@@ -47,68 +36,25 @@ ROWS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoBoostingConfig(PrototypesConfig):
-    """Co-Boosting's own settings, sized for a laptop; released ones: docs/methods/fedmho.md."""
+class CoBoostingConfig(PooledConfig):
+    """Co-Boosting's own settings; ``ce`` counts each sample times 1 minus its probability."""
 
-    ce: NotNegative = 1.0
-    """Weight of the ensemble's cross-entropy, each sample's times 1 minus its probability."""
-    adv: NotNegative = 1.0
-    """Weight of the term that sets the generator against the global model."""
     perturbation: NotNegative = 8 / 255
     """Step by which pixels move before the global model learns from them."""
     weight_step: NotNegative = 0.01
     """First step of the ensemble's weights."""
     weight_decay: Positive = 0.99
     """Factor on that step from epoch to epoch."""
-    inversion: InversionConfig = InversionConfig()
     kd: DistillationConfig = DistillationConfig(
         lr=0.01, temperature=4.0, weight_decay=1e-4, schedule="cosine", clip=CLIP
     )
 
 
-SPACES = Spaces(
-    server={
-        "adv": Uniform(0.1, 2.0),
-        "perturbation": Uniform(0.0, 16 / 255),
-        "weight_step": LogUniform(1e-3, 1e-1),
-        "inversion.lr": LogUniform(1e-4, 1e-2),
-        "kd.lr": LogUniform(1e-3, 1e-1),
-        "kd.temperature": Choice((1.0, 4.0, 20.0)),
-    },
-    local=LOCAL,
-    epochs="kd.epochs",
-)
-
-
-def run(clients: Clients, server: Server, config: CoBoostingConfig) -> Outcome:
-    """Algorithm 1; ``start`` is the untrained global model. The last epoch counts."""
-    updates = clients.train()
-    teacher = all_classifiers(updates, server)
-    student = untrained_classifier(updates[0].client.training, server)
-    start = server.evaluate(student)
-    lessons = BoostingLessons(teacher, student, server, config)
-    with server.events.phase("fusion"):
-        result = server.fit(
-            student,
-            lessons,
-            loss=DistillationLoss(config.kd.temperature),
-            config=config.kd.fit_config(),
-            stage="fusion",
-        )
-    about = lessons.pool.told(ensemble_weights=teacher.weights.tolist())
-    return Outcome(model=student, start=start, epochs=result.epochs, **about)
-
-
-class BoostingLessons:
+class BoostingLessons(Lessons):
     """Each epoch's data: the pool grows by hard images, the ensemble is weighed, and the student
     learns the whole pool, perturbed."""
 
-    def __init__(
-        self, teacher: Ensemble, student: nn.Module, server: Server, config: CoBoostingConfig
-    ) -> None:
-        self._teacher, self._student = teacher, student
-        self._server, self._config = server, config
-        self.pool = Pool(server.run_spec.seed)
+    _config: CoBoostingConfig
 
     @property
     def memory(self) -> dict[str, Tensor]:
@@ -120,9 +66,9 @@ class BoostingLessons:
         self._teacher.weights.copy_(memory["weights"])
         self.pool.columns = {n: column for n, column in memory.items() if n != "weights"}
 
-    def digest(self) -> str:
-        """A hash of teachers and settings."""
-        return digest_of(self._teacher.members.state_dict(), f"{self._config}")
+    def told(self) -> JsonObject:
+        """With the ensemble's weights."""
+        return self.pool.told(ensemble_weights=self._teacher.weights.tolist())
 
     def epoch(self, number: int) -> Batch:
         """Steps 1 to 4 of an epoch: all but the student's training."""
@@ -201,12 +147,20 @@ def ask(teacher: Ensemble, images: Tensor) -> Tensor:
     return teacher(images)
 
 
-METHOD = Method(
+METHOD = replace(
+    dense.METHOD,
     name="co-boosting",
     config=CoBoostingConfig,
-    assign=assign,
-    run=run,
-    supports_dp=lambda settings: True,
-    default_ranks=1,
-    spaces=SPACES,
+    run=partial(dense.run, kind=BoostingLessons),
+    spaces=replace(
+        dense.SPACES,
+        server={
+            "adv": Uniform(0.1, 2.0),
+            "perturbation": Uniform(0.0, 16 / 255),
+            "weight_step": LogUniform(1e-3, 1e-1),
+            "inversion.lr": LogUniform(1e-4, 1e-2),
+            "kd.lr": LogUniform(1e-3, 1e-1),
+            "kd.temperature": Choice((1.0, 4.0, 20.0)),
+        },
+    ),
 )

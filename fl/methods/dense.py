@@ -28,6 +28,7 @@ from fl.fusion.inversion import (
     invert,
 )
 from fl.fusion.server import Server
+from fl.json_files import JsonObject
 from fl.methods import prototypes
 from fl.methods.method import Assignment, Method
 from fl.methods.prototypes import LOCAL, PrototypesConfig, all_classifiers
@@ -40,21 +41,28 @@ from fl.spaces import Choice, LogUniform, Spaces, Uniform
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenseConfig(PrototypesConfig):
-    """DENSE's own settings, sized for a laptop; released ones: docs/methods/fedmho.md."""
+class PooledConfig(PrototypesConfig):
+    """Settings of DENSE and Co-Boosting, sized for a laptop; released ones:
+    docs/methods/fedmho.md."""
 
     ce: NotNegative = 1.0
     """Weight of the ensemble's cross-entropy on the images."""
+    adv: NotNegative = 1.0
+    """Weight of the term that sets the generator against the global model."""
+    inversion: InversionConfig = InversionConfig()
+    kd: DistillationConfig = DistillationConfig()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseConfig(PooledConfig):
+    """DENSE's own settings; ``adv`` weights its boundary support."""
+
     bn: NotNegative = 1.0
     """Weight of the distance to the clients' BatchNorm statistics, where they have any. 0 is as
     in the released code, whose hooks never run."""
-    adv: NotNegative = 1.0
-    """Weight of the boundary-support term."""
     views: bool = False
     """Whether the models see each image shifted and mirrored at random while it is made, as in the
     released code. Then it has to be of its class mirrored too, which few digits are."""
-    inversion: InversionConfig = InversionConfig()
-    kd: DistillationConfig = DistillationConfig()
 
 
 SPACES = Spaces(
@@ -75,29 +83,11 @@ def assign(config: PrototypesConfig, num_clients: int, run_spec: RunSpec) -> lis
     return prototypes.assign(config, num_clients, run_spec)
 
 
-def run(clients: Clients, server: Server, config: DenseConfig) -> Outcome:
-    """Algorithm 1; ``start`` is the untrained global model. The last epoch counts."""
-    updates = clients.train()
-    teacher = all_classifiers(updates, server)
-    student = untrained_classifier(updates[0].client.training, server)
-    start = server.evaluate(student)
-    lessons = DenseLessons(teacher, student, server, config)
-    with server.events.phase("fusion"):
-        result = server.fit(
-            student,
-            lessons,
-            loss=DistillationLoss(config.kd.temperature),
-            config=config.kd.fit_config(),
-            stage="fusion",
-        )
-    return Outcome(model=student, start=start, epochs=result.epochs, **lessons.pool.told())
-
-
-class DenseLessons:
+class Lessons:
     """Each epoch's data: the pool grows by new images, and the student learns all of it."""
 
     def __init__(
-        self, teacher: Ensemble, student: nn.Module, server: Server, config: DenseConfig
+        self, teacher: Ensemble, student: nn.Module, server: Server, config: PooledConfig
     ) -> None:
         self._teacher, self._student = teacher, student
         self._server, self._config = server, config
@@ -114,7 +104,21 @@ class DenseLessons:
 
     def digest(self) -> str:
         """A hash of teachers and settings."""
-        return digest_of(self._teacher.state_dict(), f"{self._config}")
+        return digest_of(self._teacher.members.state_dict(), f"{self._config}")
+
+    def epoch(self, number: int) -> Batch:
+        """Makes an epoch's images, and returns what the student learns in it."""
+        raise NotImplementedError
+
+    def told(self) -> JsonObject:
+        """Fields of the outcome about the images."""
+        return self.pool.told()
+
+
+class DenseLessons(Lessons):
+    """DENSE's: images that the ensemble takes for their classes."""
+
+    _config: DenseConfig
 
     def epoch(self, number: int) -> Batch:
         """Makes images (the generator's training) and computes the teachers' logits for them, once,
@@ -136,6 +140,27 @@ class DenseLessons:
                 self.pool.add(images=images, labels=labels, teacher_logits=self._teacher(images))
         self._student.requires_grad_(True)
         return {name: self.pool.columns[name] for name in ("images", "teacher_logits")}
+
+
+def run(
+    clients: Clients, server: Server, config: PooledConfig, kind: type[Lessons] = DenseLessons
+) -> Outcome:
+    """Algorithm 1, with DENSE's epochs or another ``kind``; ``start`` is the untrained global
+    model. The last epoch counts."""
+    updates = clients.train()
+    teacher = all_classifiers(updates, server)
+    student = untrained_classifier(updates[0].client.training, server)
+    start = server.evaluate(student)
+    lessons = kind(teacher, student, server, config)
+    with server.events.phase("fusion"):
+        result = server.fit(
+            student,
+            lessons,
+            loss=DistillationLoss(config.kd.temperature),
+            config=config.kd.fit_config(),
+            stage="fusion",
+        )
+    return Outcome(model=student, start=start, epochs=result.epochs, **lessons.told())
 
 
 def generator_loss(

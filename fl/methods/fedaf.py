@@ -4,10 +4,13 @@ In each round every client uploads the global model's mean logits on each of its
 few images of each class with the global model's features and all clients' mean logits, and uploads
 them. The server trains the global model on the images of all clients and matches the clients' soft
 labels.
+
+FedDM (Xiong et al., 2022), as FedAF's paper compares with it: clients learn their images with the
+features of networks near the global model, and tell nothing before.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -29,6 +32,7 @@ from fl.condensation.uploads import (
 )
 from fl.exchange import prefixed
 from fl.federation import Batch, RunSpec, Update
+from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
 from fl.methods.method import Assignment, Method
@@ -85,19 +89,38 @@ SPACES = Spaces(
         "fusion.lr": LogUniform(1e-3, 1e-1),
     }
 )
+FEDDM_SPACES = Spaces(
+    local={
+        "condensation.lr": LogUniform(0.01, 1.0),
+        "rho": Uniform(0.0, 10.0),
+        "condensation.images_per_class": Choice((10, 20, 50)),
+        "fusion.lr": LogUniform(1e-3, 1e-1),
+    }
+)
 
 
-class Condensing(Protocol):
-    """FedAF's settings, or FedDM's."""
+@dataclass(frozen=True, kw_only=True)
+class FedDMConfig(Settings):
+    """FedDM's settings, sized for a laptop."""
+
+    condensation: CondensationConfig = CondensationConfig()
+    rho: NotNegative = 5.0
+    """Radius around the global model within which the network of each step is drawn, at width 1; it
+    shrinks with the root of the number of weights."""
+    clip: Positive | None = 2.0
+    """Norm to which the gradient of all of a client's images together is cut."""
+    fusion: FitConfig = FUSION
 
     @property
     def local(self) -> LocalCondensation:
-        """How a client condenses its samples, and with which model."""
-        ...
+        """The training record of every client."""
+        return LocalCondensation.of(self.condensation, rho=self.rho, clip=self.clip)
 
 
-def assign(config: Condensing, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
-    """Every client condenses (FedDM's too).
+def assign(
+    config: FedAFConfig | FedDMConfig, num_clients: int, run_spec: RunSpec
+) -> list[Assignment]:
+    """Every client condenses.
 
     Raises:
         UserError: the model cannot take these images.
@@ -182,6 +205,24 @@ def pictures(data: Batch) -> dict[str, Tensor]:
     return {"images": images, "labels": labels, "kept": labels.new_tensor(range(len(labels)))}
 
 
-METHOD = Method(
-    name="fedaf", config=FedAFConfig, assign=assign, run=run, one_shot=False, spaces=SPACES
-)
+def run_feddm(clients: Clients, server: Server, config: FedDMConfig, *, rounds: Rounds) -> Outcome:
+    """One exchange per round."""
+    own = config.local
+    model = starting_classifier(own, server.run_spec).to(server.device)
+    loss = FusionLoss(ce_weight=1.0, kd_weight=0.0)
+    data: Batch = {}
+    for _ in rounds.play(clients, server, model):
+        updates = clients.train(broadcast=prefixed("classifier", model))
+        data = condensed_data(updates, server.run_spec, own)
+        with server.events.phase("fusion"):
+            server.fit(model, data, loss=loss, config=config.fusion, stage="fusion")
+    return rounds.outcome(model, synthetic=pictures(data))
+
+
+METHODS = [
+    Method(name=name, config=config, assign=assign, run=own, one_shot=False, spaces=spaces)
+    for name, config, own, spaces in (
+        ("fedaf", FedAFConfig, run, SPACES),
+        ("feddm", FedDMConfig, run_feddm, FEDDM_SPACES),
+    )
+]

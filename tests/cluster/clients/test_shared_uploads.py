@@ -9,7 +9,7 @@ from cluster.clients.store import Store
 from fl.data.datasets import Dataset
 from fl.fusion.fit import FitConfig
 from fl.fusion.inversion import DistillationConfig, InversionConfig
-from fl.methods.fedcvae_kd import RegressionConfig
+from fl.methods.fedcvae import RegressionConfig
 from fl.methods.registry import METHODS
 from fl.rounds import Rounds
 from fl.training.classifier import ClassifierConfig

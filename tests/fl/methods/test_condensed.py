@@ -18,9 +18,8 @@ from fl.exchange import prefixed
 from fl.federation import TaskInput, TaskOutput
 from fl.fusion.fit import FitConfig
 from fl.inputs import Inputs
-from fl.methods import fedaf, feddm
-from fl.methods.fedaf import FedAFConfig, KnowledgeLoss
-from fl.methods.feddm import METHOD, FedDMConfig
+from fl.methods import fedaf
+from fl.methods.fedaf import FedAFConfig, FedDMConfig, KnowledgeLoss
 from fl.models.state import state_sent
 from fl.rounds import Rounds
 from fl.seeding import seed_for
@@ -41,7 +40,7 @@ def federation(config: Any) -> tuple[Clients, WatchedServer]:
 def play(config: Any, count: int = 1) -> tuple[Outcome, Clients, WatchedServer]:
     """A whole run of some rounds, and whom it was played with."""
     clients, server = federation(config)
-    run = fedaf.run if isinstance(config, FedAFConfig) else feddm.run
+    run = fedaf.run if isinstance(config, FedAFConfig) else fedaf.run_feddm
     return run(clients, server, config, rounds=Rounds(count)), clients, server
 
 
@@ -192,7 +191,7 @@ def test_rounds_build_on_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_clients_that_could_not_take_the_images_are_refused() -> None:
     run_spec = replace(federation(DM)[0].run_spec, inputs=Inputs((1, 4, 4)))
     with pytest.raises(UserError, match="convnet does not take images"):
-        METHOD.assign(DM, 3, run_spec)
+        fedaf.assign(DM, 3, run_spec)
 
 
 def test_a_round_trains_the_global_model_on_what_all_clients_condensed() -> None:

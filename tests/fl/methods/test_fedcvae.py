@@ -11,9 +11,14 @@ from torch import Tensor, nn, optim
 from fl.errors import UserError
 from fl.federation import RunSpec
 from fl.fusion.fit import FitConfig
-from fl.methods import fedcvae_ens, fedcvae_kd, fedmho
-from fl.methods.fedcvae_ens import FedCVAEConfig, assign, large_generator
-from fl.methods.fedcvae_kd import FedCVAEKDConfig, RegressionConfig
+from fl.methods import fedcvae, fedmho
+from fl.methods.fedcvae import (
+    FedCVAEConfig,
+    FedCVAEKDConfig,
+    RegressionConfig,
+    assign,
+    large_generator,
+)
 from fl.methods.fedmho import FedMHOConfig
 from fl.models import Decoder
 from fl.models.cvae import truncate
@@ -73,9 +78,9 @@ def test_impossible_settings_are_refused(change: dict) -> None:
 
 def test_ens_trains_a_fresh_classifier_on_what_the_decoders_draw() -> None:
     clients, server = tiny_federation(ENS, assign=assign, num_clients=4)
-    outcome = fedcvae_ens.run(clients, server, ENS)
+    outcome = fedcvae.run(clients, server, ENS)
     updates = clients.train()
-    rows = fedcvae_ens.allocate(updates, server, ENS, 40)
+    rows = fedcvae.allocate(updates, server, ENS, 40)
     images, labels = [], []
     for update, row in zip(updates, rows, strict=True):
         decode = decoder(update, server.run_spec)
@@ -90,7 +95,7 @@ def test_ens_trains_a_fresh_classifier_on_what_the_decoders_draw() -> None:
     torch.testing.assert_close(outcome.synthetic["images"], torch.stack(images))
     assert outcome.synthetic["labels"].tolist() == labels
     start, data, result = server.fits["fusion"]
-    fresh = fedcvae_ens.untrained_global(server, ENS)
+    fresh = fedcvae.untrained_global(server, ENS)
     assert all(torch.equal(start[n], t) for n, t in fresh.state_dict().items())
     assert outcome.start == server.evaluate(fresh)
     assert result.step_losses[0] == pytest.approx(first_loss(fresh, data, 16), rel=1e-4)
@@ -111,10 +116,10 @@ def test_fedmhos_own_allocation_can_be_had() -> None:
     clients, server = tiny_federation(ENS, assign=assign, num_clients=4)
     updates = clients.train()
     squared = replace(ENS, allocation="squared-counts")
-    rows = fedcvae_ens.allocate(updates, server, squared, 400)
+    rows = fedcvae.allocate(updates, server, squared, 400)
     assert rows.sum(axis=0).max() <= 40
     with pytest.raises(UserError, match="rounds to none"):
-        fedcvae_ens.allocate(updates, server, squared, 9)
+        fedcvae.allocate(updates, server, squared, 9)
 
 
 KD = FedCVAEKDConfig(
@@ -125,11 +130,11 @@ KD = FedCVAEKDConfig(
 def test_kds_decoder_regresses_what_the_clients_draw_for_the_same_z_and_label() -> None:
     clients, server = tiny_federation(KD, assign=assign, num_clients=4)
     updates = clients.train()
-    drawn_by_clients = fedcvae_kd.draw_examples(updates, server, KD)
+    drawn_by_clients = fedcvae.draw_examples(updates, server, KD)
     examples = {name: server.fetch(drawn_by_clients, name) for name in drawn_by_clients.columns}
     assert len(examples["labels"]) == 30
     assert examples["z"].abs().max() <= 1.0
-    rows = fedcvae_ens.allocate(updates, server, KD, 30).sum(axis=1)
+    rows = fedcvae.allocate(updates, server, KD, 30).sum(axis=1)
     owners = np.repeat(np.arange(4), rows)
     for z, label, image, owner in zip(
         examples["z"], examples["labels"], examples["images"], owners, strict=True
@@ -138,7 +143,7 @@ def test_kds_decoder_regresses_what_the_clients_draw_for_the_same_z_and_label() 
         drawn = torch.sigmoid(decode(z[None], torch.eye(10)[[int(label)]]))[0]
         torch.testing.assert_close(image, drawn)
 
-    found = fedcvae_kd.regress(drawn_by_clients, server, KD)
+    found = fedcvae.regress(drawn_by_clients, server, KD)
     twin = naive_regression(examples, server, KD)
     for name, tensor in twin.state_dict().items():
         torch.testing.assert_close(found.state_dict()[name], tensor, atol=1e-5, rtol=1e-3)
@@ -167,12 +172,12 @@ def naive_regression(
 def test_color_images_are_regressed_by_their_squared_error() -> None:
     logits, images = torch.randn(4, 3, 2, 2), torch.rand(4, 3, 2, 2)
     expected = ((torch.sigmoid(logits) - images) ** 2).sum() / 4
-    torch.testing.assert_close(fedcvae_kd.reconstruction(logits, images), expected)
+    torch.testing.assert_close(fedcvae.reconstruction(logits, images), expected)
 
 
 def test_kds_classifier_learns_from_as_many_samples_of_each_class() -> None:
     clients, server = tiny_federation(KD, assign=assign, num_clients=4)
-    outcome = fedcvae_kd.run(clients, server, KD)
+    outcome = fedcvae.run_kd(clients, server, KD)
     assert torch.bincount(outcome.synthetic["labels"]).tolist() == [4] * 10
     assert len(outcome.epochs) == 2
 
@@ -185,9 +190,9 @@ def test_a_class_that_nobody_holds_is_not_drawn() -> None:
         counts[(3 + 1) % 10] += counts[3]  # the client's samples, otherwise labelled
         counts[3] = 0
         updates.append(replace(update, tensors={**update.tensors, "label_counts": counts}))
-    examples = fedcvae_kd.draw_examples(updates, server, KD)
-    decoder_ = fedcvae_kd.regress(examples, server, KD)
-    drawn: Samples = fedcvae_kd.draw_uniform(decoder_, updates, server, KD)
+    examples = fedcvae.draw_examples(updates, server, KD)
+    decoder_ = fedcvae.regress(examples, server, KD)
+    drawn: Samples = fedcvae.draw_uniform(decoder_, updates, server, KD)
     assert torch.bincount(server.fetch(drawn, "labels"), minlength=10).tolist() == [
         0 if c == 3 else 5 for c in range(10)
     ]

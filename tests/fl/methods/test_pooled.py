@@ -22,11 +22,9 @@ from fl.methods import co_boosting, dense
 from fl.methods.co_boosting import (
     CoBoostingConfig,
     ask,
-    assign,
     hard_sample_loss,
     perturbed,
     reweigh,
-    run,
 )
 from fl.methods.dense import DenseConfig, generator_loss
 from fl.methods.method import Method
@@ -216,8 +214,8 @@ def test_what_is_asked_of_teachers_and_student_changes_neither() -> None:
 def test_the_ensemble_is_weighed_from_the_second_epoch_on() -> None:
     def weighed(epochs: int) -> list[float]:
         config = replace(BOOSTING, kd=replace(BOOSTING.kd, epochs=epochs))
-        clients, server = tiny_federation(config, assign=assign, num_clients=4)
-        return run(clients, server, config).figures["ensemble_weights"]
+        clients, server = tiny_federation(config, assign=dense.assign, num_clients=4)
+        return co_boosting.METHOD.run(clients, server, config).figures["ensemble_weights"]
 
     assert weighed(1) == pytest.approx([0.25] * 4)
     assert weighed(3) != pytest.approx([0.25] * 4)
@@ -226,8 +224,8 @@ def test_the_ensemble_is_weighed_from_the_second_epoch_on() -> None:
 def test_the_global_model_learns_from_perturbed_images() -> None:
     def learned(size: float) -> Tensor:
         config = replace(BOOSTING, perturbation=size, kd=replace(BOOSTING.kd, epochs=1))
-        clients, server = tiny_federation(config, assign=assign, num_clients=2)
-        return weights(run(clients, server, config).model)
+        clients, server = tiny_federation(config, assign=dense.assign, num_clients=2)
+        return weights(co_boosting.METHOD.run(clients, server, config).model)
 
     assert not torch.equal(learned(0.0), learned(8 / 255))
 
@@ -243,7 +241,7 @@ def test_the_global_model_learns_from_perturbed_images() -> None:
 def test_the_global_models_gradient_and_rate_are_cut_as_released_or_asked(
     method: Method, config: Any, expected: tuple[float | None, str]
 ) -> None:
-    clients, server = tiny_federation(config, assign=assign, num_clients=2)
+    clients, server = tiny_federation(config, assign=dense.assign, num_clients=2)
     configs: list[Any] = []
     fit = server.fit
 
