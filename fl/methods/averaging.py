@@ -202,14 +202,15 @@ def run(clients: Clients, server: Server, config: AveragingConfig, *, rounds: Ro
 
 def averaging_method(
     name: str,
-    config: type[AveragingConfig] | type[PrototypesConfig],
+    config: type[Settings],
     run: Callable[..., Outcome] = run,
     *,
     server: Mapping[str, Distribution] | None = None,
     local: Mapping[str, Distribution] | None = None,
     **more: Any,
 ) -> Method:
-    """The entry of a method of the frame; ``more`` are fields of :class:`Method`.
+    """The entry of a method of many rounds whose clients train classifiers for the server; ``more``
+    are fields of :class:`Method`.
 
     A sweep searches ``server``, and beside the clients' epochs and rate ``local``.
     """

@@ -19,13 +19,14 @@ from fl.federation import Batch, RunSpec
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
 from fl.fusion.trajectory import AHEAD, MatchingConfig, match_trajectory
-from fl.methods.method import Assignment, Method
-from fl.methods.prototypes import LOCAL, ParticipationConfig, assign_all, participants
+from fl.methods.averaging import averaging_method
+from fl.methods.method import Assignment
+from fl.methods.prototypes import ParticipationConfig, assign_all, participants
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.rounds import Rounds
 from fl.seeding import in_round, seeded
 from fl.server import Outcome
-from fl.spaces import LogUniform, Spaces
+from fl.spaces import LogUniform
 from fl.training.classifier import ClassifierConfig
 
 REFRESHED = 3
@@ -118,12 +119,11 @@ def assign(config: DynaFedConfig, num_clients: int, run_spec: RunSpec) -> list[A
     return assign_all(config, num_clients, run_spec)
 
 
-METHOD = Method(
-    name="dynafed",
-    config=DynaFedConfig,
+METHOD = averaging_method(
+    "dynafed",
+    DynaFedConfig,
+    run,
+    server={"fit.lr": LogUniform(1e-5, 1e-2)},
     assign=assign,
-    run=run,
-    one_shot=False,
     default_ranks=1,
-    spaces=Spaces(local=LOCAL, server={"fit.lr": LogUniform(1e-5, 1e-2)}),
 )

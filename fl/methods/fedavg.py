@@ -21,7 +21,8 @@ from fl.methods.averaging import Averaging, AveragingConfig, averaging_method
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome
 from fl.spaces import LogUniform
-from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
+from fl.training.classifier import ClassifierConfig, classifier_recipe
+from fl.training.personal import own_model
 from fl.training.recipe import one_by_one
 
 
@@ -46,24 +47,15 @@ def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Round
 def _at_clients(clients: Clients, frame: Averaging, config: FedAvgConfig) -> Evaluation:
     weights = frame.weights()
     sent = {client.id: weights[client.training] for client in clients.members}
-    return clients.score(tuned_model if config.tested == "tuned" else sent_model, payloads=sent)
-
-
-def sent_model(inputs: TaskInput) -> nn.Module:
-    """The global model, as the client received it."""
-    return received_classifier(inputs, _training(inputs))
+    return clients.score(tuned_model if config.tested == "tuned" else own_model, payloads=sent)
 
 
 def tuned_model(inputs: TaskInput) -> nn.Module:
-    """The global model after a round's local training at the client."""
-    recipe = classifier_recipe(inputs, _training(inputs), sent_model(inputs))
-    one_by_one(inputs, recipe)
-    return recipe.model
-
-
-def _training(inputs: TaskInput) -> ClassifierConfig:
-    assert isinstance(inputs.client.training, ClassifierConfig)
-    return inputs.client.training
+    """The global model, as the client received it, after a round's local training."""
+    config, model = inputs.client.training, own_model(inputs)
+    assert isinstance(config, ClassifierConfig)
+    one_by_one(inputs, classifier_recipe(inputs, config, model))
+    return model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ FEDCVAE-KD: the server trains a decoder of its own to draw what the clients' dec
 same z and label, and the classifier learns from that decoder's samples, equally many of each class.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -26,7 +26,7 @@ from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
 from fl.fusion.synthesis import client_shares, squared_counts
 from fl.methods.method import Assignment, Method
-from fl.methods.uploads import Decoders, load_label_counts
+from fl.methods.uploads import decoders_of, load_label_counts
 from fl.models import CLASSIFIERS, GENERATORS, Decoder, check_classifier, one_hot
 from fl.models.cvae import TruncatedDecoder, truncate
 from fl.seeding import numpy_generator
@@ -117,9 +117,11 @@ def run(clients: Clients, server: Server, config: FedCVAEConfig) -> Outcome:
     return classify(samples, server, config)
 
 
-def truncated(updates: Sequence[Update], server: Server, config: FedCVAEConfig) -> Decoders:
+def truncated(
+    updates: Sequence[Update], server: Server, config: FedCVAEConfig
+) -> Mapping[int, Decoder]:
     """The clients' decoders, with their z truncated."""
-    return Decoders(updates, server, lambda own: TruncatedDecoder(own, config.truncation))
+    return decoders_of(updates, server, lambda own: TruncatedDecoder(own, config.truncation))
 
 
 def allocate(

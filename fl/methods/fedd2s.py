@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fl.bounds import Count, Number, Positive
 from fl.clients import Clients
-from fl.exchange import Tensors, checked, prefixed
+from fl.exchange import Tensors, prefixed
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import average_into
 from fl.fusion.server import Server
@@ -35,10 +35,9 @@ from fl.methods.personal import (
 from fl.methods.uploads import untrained_classifier
 from fl.models import copied
 from fl.models.layered import Layers
-from fl.models.state import load_whole
 from fl.rounds import Rounds
 from fl.server import Outcome
-from fl.training.classifier import ClassifierConfig, starting_classifier
+from fl.training.classifier import ClassifierConfig
 from fl.training.divergence import divergences
 from fl.training.epochs import epochs_of
 from fl.training.optimizers import Parts
@@ -227,7 +226,9 @@ def train_distilled(inputs: TaskInput) -> TaskOutput:
     model = personal_model(replace(inputs, payload={}), config).train()
     layers = Layers(model)
     last = len(layers)
-    head = head_model(inputs, config, layers, depth)
+    head = None
+    if config.distance == "kl":  # a frozen model with the layers that were sent
+        head = personal_model(replace(inputs, remembered={}), config).eval().requires_grad_(False)
     parts = [layers.parameters(model, 1, depth), layers.parameters(model, depth + 1, last)]
 
     def distance(batch: Batch) -> Tensor:
@@ -249,25 +250,6 @@ def train_distilled(inputs: TaskInput) -> TaskOutput:
 
     minimise(steps(), parts, Parts(config.make_optimizer(), parts))
     return TaskOutput(tensors=prefixed("classifier", model))
-
-
-def head_model(
-    inputs: TaskInput, config: LocalFedD2S, layers: Layers, depth: int
-) -> nn.Module | None:
-    """A frozen model whose layers after ``depth`` are the global ones that were sent; None with
-    distance mse, which needs none.
-
-    Raises:
-        ValueError: what was sent is not these layers.
-    """
-    if config.distance == "mse":
-        return None
-    head = starting_classifier(config, inputs.run_spec)
-    state = head.state_dict()
-    expected = {n: state[n] for n in layers.state_names(depth + 1, len(layers.names))}
-    sent = checked(expected, inputs.payload, "classifier", sender="the server")
-    load_whole(head, {**state, **sent})
-    return head.to(inputs.device).eval().requires_grad_(False)
 
 
 METHOD = personal_method(

@@ -29,7 +29,7 @@ from fl.methods.personal import (
     output_shapes,
     personal_method,
 )
-from fl.methods.uploads import load_label_counts, untrained_classifier
+from fl.methods.uploads import untrained_classifier
 from fl.models.layered import Layers
 from fl.receiving import check_label_counts
 from fl.rounds import Rounds
@@ -117,7 +117,10 @@ def run(clients: Clients, server: Server, config: FedICTConfig, *, rounds: Round
     memory = taken.memory
 
     def check_told(update: Update, run_spec: RunSpec) -> None:
-        features_of(update, shape, run_spec.num_classes)
+        size, classes = update.client.num_samples, run_spec.num_classes
+        checked_floats(update, "features", (size, *shape))
+        checked_floats(update, "logits", (size, classes))
+        checked_labels(update, classes)
         if taken[update.client.id] == 1:
             check_label_counts(update, run_spec)
 
@@ -130,9 +133,9 @@ def run(clients: Clients, server: Server, config: FedICTConfig, *, rounds: Round
         with server.events.phase("fusion"):
             for update in told:
                 if taken[update.client.id] == 1:
-                    counts = torch.from_numpy(load_label_counts(update, server))
+                    counts = update.tensors["label_counts"]
                     memory[f"counts.{update.client.id}"] = counts.to(server.device)
-            lessons = [lesson(update, shape, memory, config, server.device) for update in told]
+            lessons = [lesson(update, memory, config, server.device) for update in told]
             teach_head(model, layers, depth, lessons, config)
             for update, own in zip(told, lessons, strict=True):
                 memory[f"answers.{update.client.id}"] = answers(model, layers, depth, own)
@@ -169,18 +172,8 @@ class Lesson:
     """What a class counts in the client's soft labels, (classes,)."""
 
 
-def lesson(
-    update: Update,
-    shape: tuple[int, ...],
-    memory: Tensors,
-    config: FedICTConfig,
-    device: torch.device,
-) -> Lesson:
-    """A client's upload, checked, on the device; ``shape`` is that of one sample's features.
-
-    Raises:
-        ValueError: it is not what features, logits and labels of its samples look like.
-    """
+def lesson(update: Update, memory: Tensors, config: FedICTConfig, device: torch.device) -> Lesson:
+    """A client's upload on the device; the memory has all clients' label counts."""
     own = memory[f"counts.{update.client.id}"]
     everyone = torch.stack([t for name, t in memory.items() if name.startswith("counts.")]).sum(0)
     overall, local = everyone / everyone.sum(), own / own.sum()
@@ -188,24 +181,10 @@ def lesson(
         shares = 1 + F.cosine_similarity(overall, local, dim=0).expand(len(own))
     else:
         shares = 1 + (overall - local) / config.balance
-    features, logits, labels = (t.to(device) for t in features_of(update, shape, len(own)))
-    return Lesson(features, logits, labels, shares.to(device))
-
-
-def features_of(
-    update: Update, shape: tuple[int, ...], num_classes: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Features (n, *shape), logits (n, classes) and labels (n,) of the client's samples.
-
-    Raises:
-        ValueError: it did not send them.
-    """
-    size = update.client.num_samples
-    return (
-        checked_floats(update, "features", (size, *shape)),
-        checked_floats(update, "logits", (size, num_classes)),
-        checked_labels(update, num_classes),
+    features, logits, labels = (
+        update.tensors[name].to(device) for name in ("features", "logits", "labels")
     )
+    return Lesson(features, logits, labels, shares.to(device))
 
 
 def teach_head(

@@ -5,7 +5,6 @@ what all of them told, and train on their own images again. Who takes part for t
 on these before. Nothing else is shared, and the server has no model.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -80,7 +79,8 @@ def run(
         clients.train(only=newcomers, remember=True, goes_to="client")
         told = clients.map(tell_public, only=chosen, known=public, check=check_logits)
         with server.events.phase("fusion"):
-            consensus = mean_logits(told, len(auxiliary), server.run_spec.num_classes)
+            logits = (update.tensors["logits"].double() for update in told)
+            consensus = (sum(logits, torch.zeros(shape)) / len(told)).float()
         able = [update.client.id for update in told]
         clients.map(
             train_on_public,
@@ -97,19 +97,9 @@ def run(
 
 def tell_public(inputs: TaskInput) -> TaskOutput:
     """The logits of the client's own model on the public images, (A, classes)."""
-    size = getattr(inputs.client.training, "batch_size", len(inputs.broadcast["public"]))
-    return TaskOutput(
-        tensors={"logits": logits_of(own_model(inputs), inputs.broadcast["public"], size)}
-    )
-
-
-def mean_logits(told: Sequence[Update], images: int, num_classes: int) -> Tensor:
-    """The consensus: the mean over clients of their logits, (images, classes), in float64's sum."""
-    shape = (images, num_classes)
-    total = torch.zeros(shape, dtype=torch.float64)
-    for update in told:
-        total += checked_floats(update, "logits", shape).double()
-    return (total / len(told)).float()
+    config, public = inputs.client.training, inputs.broadcast["public"]
+    assert isinstance(config, LocalFedMD)
+    return TaskOutput(tensors={"logits": logits_of(own_model(inputs), public, config.batch_size)})
 
 
 @task_of

@@ -32,9 +32,10 @@ from fl.fusion.server import Server
 from fl.fusion.synthesis import label_share, label_share_of, squared_counts, truncate_to_bytes
 from fl.json_files import JsonObject
 from fl.methods.method import Assignment, Method
+from fl.methods.prototypes import LOCAL, dealt
 from fl.methods.uploads import (
-    Decoders,
     combine_classifiers,
+    decoders_of,
     load_classifier,
     load_label_counts,
     untrained_classifier,
@@ -72,7 +73,7 @@ def by_label_share(
         if (position := positions.get(update.client.id)) is not None:
             counts = load_label_counts(update, server)
             row = label_share_of(counts, total, position, len(positions))
-            server.sample_early(Decoders([update], server), row[None], latent=latent)
+            server.sample_early(decoders_of([update], server), row[None], latent=latent)
 
     return sample
 
@@ -162,8 +163,7 @@ def spaces(teacher: Teacher) -> Spaces:
     if teacher != "none":
         server |= {"lam": Uniform(0.2, 0.8)}
     local: dict[str, Distribution] = {
-        "classifier.epochs": Choice((10, 50, 200)),
-        "classifier.lr": LogUniform(1e-3, 2e-2),
+        **LOCAL,
         "generator.epochs": Choice((10, 20, 30, 40, 50)),
         "generator.lr": LogUniform(1e-3, 5e-2),
         "generator.latent": Choice((2, 10, 20)),
@@ -187,18 +187,13 @@ def assign(config: FedMHOConfig, num_clients: int, run_spec: RunSpec) -> list[As
         )
     if config.teacher_weights == "agreement" and strong < 3:
         raise UserError(f"teacher_weights agreement needs three classifier clients, got {strong}")
-    names = config.prototypes or (config.classifier.model,)
-    if len(names) > strong:
-        raise UserError(f"{len(names)} prototypes need as many classifier clients, got {strong}")
+    own = dealt(config.classifier, config.prototypes, strong, "prototypes", "classifier clients")
     classes = run_spec.num_classes
     if config.num_samples < classes:
         raise UserError(
             f"num_samples must be at least the {classes} classes, got {config.num_samples}"
         )
-    classifiers = [
-        Assignment("classifier", replace(config.classifier, model=names[i % len(names)]))
-        for i in range(strong)
-    ]
+    classifiers = [Assignment("classifier", training) for training in own]
     assignments = classifiers + [Assignment("generator", config.generator)] * (num_clients - strong)
     for assignment in dict.fromkeys(assignments):
         assignment.training.check(run_spec)
@@ -303,7 +298,7 @@ def synthesise(
 ) -> Samples:
     """Samples every decoder as often as the allocation states."""
     synthetic = server.sample(
-        Decoders(generators, server), allocation, latent=config.generator.latent
+        decoders_of(generators, server), allocation, latent=config.generator.latent
     )
     if config.pixels == "uint8":
         return server.apply(synthetic, "images", truncate_to_bytes)

@@ -47,7 +47,7 @@ from fl.methods.fedmho import (
     train_both,
 )
 from fl.methods.method import Method
-from fl.methods.uploads import Decoders, ask_label_counts, load_classifier, load_label_counts
+from fl.methods.uploads import ask_label_counts, decoders_of, load_classifier, load_label_counts
 from fl.metrics.samples import describe_teacher
 from fl.seeding import torch_generator
 from fl.server import FitResult, Outcome, Samples
@@ -160,7 +160,9 @@ def draw(
 ) -> Samples:
     """Samples every decoder as often as the allocation states, moved by ``warp``; another strength
     moves the same samples."""
-    decoders = Decoders(generators, server, lambda own: VariedDecoder(own, warp=warp, **open_set))
+    decoders = decoders_of(
+        generators, server, lambda own: VariedDecoder(own, warp=warp, **open_set)
+    )
     latent = decoders[generators[0].client.id].latent
     samples = server.sample(decoders, allocation, latent=latent, stream=stream)
     if config.pixels == "uint8":

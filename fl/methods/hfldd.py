@@ -24,15 +24,15 @@ from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.server import Server
 from fl.json_files import JsonObject
-from fl.methods.method import Assignment, Method
+from fl.methods.averaging import averaging_method
+from fl.methods.method import Assignment
 from fl.methods.personal import checked_floats
-from fl.methods.prototypes import LOCAL, assign_all
+from fl.methods.prototypes import assign_all
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.receiving import check_probabilities
 from fl.rounds import Rounds
 from fl.seeding import numpy_generator, seed_for
 from fl.server import Outcome
-from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.divergence import logits_of
 from fl.training.personal import own_model
@@ -213,13 +213,14 @@ def make_clusters(
 ) -> dict[str, Tensor]:
     """Steps 1 to 3: ``clusters`` (N,), the number of each client's (-1: dropped), and ``heads``."""
     clients.train(config.first, remember=True, goes_to="client")
-    told = clients.map(
-        tell_soft_labels,
-        known={"public": auxiliary},
-        check=lambda update, run_spec: soft_labels(update, len(auxiliary), run_spec),
-    )
+
+    def check(update: Update, run_spec: RunSpec) -> None:
+        shape = (len(auxiliary), run_spec.num_classes)
+        check_probabilities(checked_floats(update, "soft_labels", shape), "soft_labels")
+
+    told = clients.map(tell_soft_labels, known={"public": auxiliary}, check=check)
     with server.events.phase("clustering"):
-        soft = [soft_labels(update, len(auxiliary), server.run_spec) for update in told]
+        soft = [update.tensors["soft_labels"] for update in told]
         groups = group(divergence_matrix(soft), config.num_groups(len(soft)), clients.run_spec.seed)
         places = heterogeneous_clusters(groups.tolist(), clients.run_spec.seed)
         ids = [update.client.id for update in told]
@@ -236,17 +237,6 @@ def tell_soft_labels(inputs: TaskInput) -> TaskOutput:
     size = getattr(inputs.client.training, "batch_size", 64)
     logits = logits_of(own_model(inputs), inputs.broadcast["public"], size)
     return TaskOutput(tensors={"soft_labels": logits.softmax(1)})
-
-
-def soft_labels(update: Update, images: int, run_spec: RunSpec) -> Tensor:
-    """S_i of a client, (images, classes) float32.
-
-    Raises:
-        ValueError: it sent no probabilities of that shape.
-    """
-    rows = checked_floats(update, "soft_labels", (images, run_spec.num_classes))
-    check_probabilities(rows, "soft_labels")
-    return rows
 
 
 def divergence_matrix(soft: Sequence[Tensor]) -> Tensor:
@@ -347,12 +337,6 @@ def figures(memory: Tensors) -> JsonObject:
     return found
 
 
-METHOD = Method(
-    name="hfldd",
-    config=HFLDDConfig,
-    assign=assign,
-    run=run,
-    one_shot=False,
-    auxiliary=lambda settings: settings.auxiliary,
-    spaces=Spaces(local=LOCAL),
+METHOD = averaging_method(
+    "hfldd", HFLDDConfig, run, assign=assign, auxiliary=lambda settings: settings.auxiliary
 )

@@ -204,17 +204,16 @@ def output_shapes(model: nn.Module, layers: Layers, inputs: Inputs) -> Shapes:
     return shapes
 
 
-def first_layers(model: nn.Module, layers: Layers, depth: int) -> Tensors:
-    """The weights of the model's first layers, as they are sent: ``classifier.*``."""
-    state = model.state_dict()
-    return {f"classifier.{name}": state[name] for name in layers.state_names(1, depth)}
-
-
 def first_layers_each(
     model: nn.Module, layers: Layers, depths: Mapping[int, int], clients: Iterable[int]
 ) -> dict[int, Tensors]:
-    """What each of these clients is sent: as many of the first layers as it shares."""
-    by_depth = {depth: first_layers(model, layers, depth) for depth in set(depths.values())}
+    """What each of these clients is sent: as many of the first layers, ``classifier.*``, as it
+    shares."""
+    state = model.state_dict()
+    by_depth = {
+        depth: {f"classifier.{name}": state[name] for name in layers.state_names(1, depth)}
+        for depth in set(depths.values())
+    }
     return {k: by_depth[depths[k]] for k in clients}
 
 

@@ -7,7 +7,7 @@ uploads.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from torch import nn
 
@@ -30,6 +30,8 @@ from fl.models.ensemble import Ensemble
 from fl.seeding import in_round, numpy_generator
 from fl.spaces import Choice, Distribution, LogUniform
 from fl.training.classifier import ClassifierConfig
+
+Architectural = TypeVar("Architectural", bound=ClassifierConfig)
 
 # Which clients take part in a round, for methods of many rounds.
 
@@ -96,11 +98,8 @@ def assign(config: PrototypesConfig, num_clients: int, run_spec: RunSpec) -> lis
     large = max(1, num_clients // 2) if config.num_large is None else config.num_large
     if not 0 < large <= num_clients:
         raise UserError(f"num_large must be in 1 to {num_clients}, the clients, got {large}")
-    names = config.prototypes or (config.classifier.model,)
-    if len(names) > large:
-        raise UserError(f"{len(names)} prototypes need as many large clients, got {large}")
     small = replace(config.classifier, model=config.small_model, width=config.small_width)
-    trainings = [replace(config.classifier, model=names[i % len(names)]) for i in range(large)]
+    trainings = dealt(config.classifier, config.prototypes, large, "prototypes", "large clients")
     trainings += [small] * (num_clients - large)
     for training in dict.fromkeys(trainings):
         training.check(run_spec)
@@ -116,13 +115,26 @@ def assign_all(config: Any, num_clients: int, run_spec: RunSpec) -> list[Assignm
         UserError: the classifier cannot take such samples, or there are more models than clients.
     """
     _check_newcomers(config, num_clients)
-    names = getattr(config, "models", ()) or (config.classifier.model,)
-    if len(names) > num_clients:
-        raise UserError(f"{len(names)} models need as many clients, got {num_clients}")
-    trainings = [replace(config.classifier, model=name) for name in names]
+    names = getattr(config, "models", ())
+    trainings = dealt(config.classifier, names, num_clients, "models", "clients")
     for training in dict.fromkeys(trainings):
         training.check(run_spec)
-    return [Assignment("classifier", trainings[k % len(names)]) for k in range(num_clients)]
+    return [Assignment("classifier", training) for training in trainings]
+
+
+def dealt(
+    config: Architectural, names: Sequence[str], clients: int, setting: str, who: str
+) -> list[Architectural]:
+    """The training record of each client, with these architectures in turn; with the record's own
+    where there are none.
+
+    Raises:
+        UserError: more names of the ``setting`` than clients; ``who`` says which clients.
+    """
+    if len(names) > clients:
+        raise UserError(f"{len(names)} {setting} need as many {who}, got {clients}")
+    names = names or (config.model,)
+    return [replace(config, model=names[k % len(names)]) for k in range(clients)]
 
 
 def _check_newcomers(config: Any, num_clients: int) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
+from typing import TypeVar
 
 import numpy as np
 from torch import Tensor, nn
@@ -18,6 +19,9 @@ from fl.plausible import check_model
 from fl.receiving import check_label_counts
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig, starting_decoder, starting_generator
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 MEAN = AggregationConfig()
 
@@ -41,26 +45,39 @@ def untrained_classifier(training: Training, server: Server) -> nn.Module:
     return starting_classifier(training, run_spec).to(server.device).eval()
 
 
-class ClassifierTensors(Mapping[str, Tensor]):
-    """The client's classifier's weights, each read when it is asked for."""
+class Lazy(Mapping[Key, Value]):
+    """Values that are read when they are asked for, since there may be many."""
 
-    def __init__(self, update: Update, expected: Tensors) -> None:
-        """``expected``: of each name a tensor of that shape and type, on the device to use.
+    def __init__(self, keys: Iterable[Key], read: Callable[[Key], Value]) -> None:
+        """``read`` gives a key's value."""
+        self._keys, self._read = dict.fromkeys(keys), read
 
-        Raises:
-            ValueError: the upload has other names, shapes or types.
-        """
-        check_forms(expected, update.tensors, "classifier", sender=_sender(update))
-        self._tensors, self._expected = update.tensors, expected
+    def __getitem__(self, key: Key) -> Value:
+        if key not in self._keys:
+            raise KeyError(key)
+        return self._read(key)
 
-    def __getitem__(self, name: str) -> Tensor:
-        return self._tensors[f"classifier.{name}"].to(self._expected[name].device)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._expected)
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._keys)
 
     def __len__(self) -> int:
-        return len(self._expected)
+        return len(self._keys)
+
+
+def classifier_tensors(update: Update, expected: Tensors) -> Mapping[str, Tensor]:
+    """The client's classifier's weights, each read when it is asked for.
+
+    ``expected``: of each name a tensor of that shape and type, on the device to use.
+
+    Raises:
+        ValueError: the upload has other names, shapes or types.
+    """
+    check_forms(expected, update.tensors, "classifier", sender=_sender(update))
+
+    def read(name: str) -> Tensor:
+        return update.tensors[f"classifier.{name}"].to(expected[name].device)
+
+    return Lazy(expected, read)
 
 
 def aggregate_classifiers(
@@ -81,7 +98,7 @@ def aggregate_classifiers(
     if config.aggregate == "mean":
         average_into(model, (_classifier_state(update, start) for update in updates), weights)
         return
-    states = [ClassifierTensors(update, start) for update in updates]
+    states = [classifier_tensors(update, start) for update in updates]
     load_sent(model, aggregate_states(states, start, config, weights))
 
 
@@ -175,27 +192,17 @@ def load_decoder(update: Update, server: Server) -> Decoder:
     return decoder
 
 
-class Decoders(Mapping[int, Decoder]):
-    """The clients' decoders by client id, each read when it is needed, as there may be many."""
+def decoders_of(
+    updates: Iterable[Update],
+    server: Server,
+    change: Callable[[Decoder], Decoder] = lambda decoder: decoder,
+) -> Mapping[int, Decoder]:
+    """The clients' decoders by client id, each read when it is needed, as there may be many.
 
-    def __init__(
-        self,
-        updates: Iterable[Update],
-        server: Server,
-        change: Callable[[Decoder], Decoder] = lambda decoder: decoder,
-    ) -> None:
-        """``change``: what is made of each before it draws."""
-        self._updates = {update.client.id: update for update in updates}
-        self._server, self._change = server, change
-
-    def __getitem__(self, client: int) -> Decoder:
-        return self._change(load_decoder(self._updates[client], self._server))
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._updates)
-
-    def __len__(self) -> int:
-        return len(self._updates)
+    ``change``: what is made of each before it draws.
+    """
+    own = {update.client.id: update for update in updates}
+    return Lazy(own, lambda client: change(load_decoder(own[client], server)))
 
 
 def load_label_counts(update: Update, server: Server) -> np.ndarray:

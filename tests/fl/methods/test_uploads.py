@@ -14,9 +14,9 @@ from fl.federation import Training, Update
 from fl.fusion.aggregation import AggregationConfig, aggregate_states, average_states
 from fl.fusion.server import SingleServer
 from fl.methods.uploads import (
-    ClassifierTensors,
-    Decoders,
     aggregate_classifiers,
+    classifier_tensors,
+    decoders_of,
     load_classifier,
     load_decoder,
     load_label_counts,
@@ -101,7 +101,7 @@ def test_who_plays_another_role_has_no_such_model() -> None:
 
 def test_decoders_are_known_by_their_clients_and_read_when_they_are_asked_for() -> None:
     good, bad = update(GENERATOR, decoder_sent(), id=7), update(GENERATOR, {}, id=3)
-    decoders = Decoders([good, bad], SERVER)
+    decoders = decoders_of([good, bad], SERVER)
     assert (list(decoders), len(decoders)) == ([7, 3], 2)
     assert same_bits(prefixed("decoder", decoders[7]), decoder_sent())
     with pytest.raises(ValueError, match=r"^client 3 sent"):
@@ -162,8 +162,8 @@ def test_a_rule_is_given_all_classifiers_and_their_start(rule: str) -> None:
 def test_a_classifiers_tensors_are_read_one_by_one_once_their_forms_are_checked() -> None:
     expected = untrained_classifier(CLASSIFIER, SERVER).state_dict()
     sent = classifier_sent()
-    tensors = ClassifierTensors(update(CLASSIFIER, sent), expected)
+    tensors = classifier_tensors(update(CLASSIFIER, sent), expected)
     assert same_bits({f"classifier.{name}": t for name, t in tensors.items()}, sent)
     name = next(iter(sent))
     with pytest.raises(ValueError, match="client 4 sent"):
-        ClassifierTensors(update(CLASSIFIER, {**sent, name: sent[name][:-1]}), expected)
+        classifier_tensors(update(CLASSIFIER, {**sent, name: sent[name][:-1]}), expected)
