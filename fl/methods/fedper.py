@@ -132,8 +132,7 @@ def run(
             goes_to=goes_to,
         )
         with server.events.phase("fusion"):
-            average = partial(average_layers, model, layers, depths=depths())
-            combine(model, updates, clients, server, average)
+            combine(model, updates, clients, server, partial(average_layers, model))
     return rounds.outcome(model, figures=taken.fedavg_bytes())
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fl.bounds import Count, OneOf, Settings
 from fl.clients import Clients
 from fl.errors import UserError
-from fl.exchange import Tensors, checked
+from fl.exchange import Tensors
 from fl.federation import RunSpec, Update
 from fl.fusion.aggregation import average_states
 from fl.fusion.server import Server
@@ -217,22 +217,13 @@ def first_layers_each(
     return {k: by_depth[depths[k]] for k in clients}
 
 
-def average_layers(
-    model: nn.Module, layers: Layers, updates: Sequence[Update], depths: Mapping[int, int]
-) -> None:
-    """Loads into the model, layer by layer, the average over the clients that share the layer,
-    weighted by their samples; a layer that nobody shares does not change.
-
-    Raises:
-        ValueError: an upload is not what so many of the model's layers look like.
-    """
-    state = model.state_dict()
-
-    def shared(update: Update) -> Tensors:
-        names = layers.state_names(1, depths[update.client.id])
-        expected = {name: state[name] for name in names}
-        return checked(expected, update.tensors, "classifier", f"client {update.client.id}")
-
+def average_layers(model: nn.Module, updates: Sequence[Update]) -> None:
+    """Loads into the model, layer by layer, the average over the clients that share the layer and
+    so sent it, weighted by their samples; a layer that nobody shares does not change."""
+    sent = (
+        {name.removeprefix("classifier."): tensor for name, tensor in update.tensors.items()}
+        for update in updates
+    )
     weights = [update.client.num_samples for update in updates]
-    average = average_states(map(shared, updates), weights, partial=True)
+    average, state = average_states(sent, weights, partial=True), model.state_dict()
     load_whole(model, {**state, **{n: t.to(state[n].device) for n, t in average.items()}})

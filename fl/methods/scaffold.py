@@ -19,7 +19,7 @@ from fl.bounds import Within
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.exchange import Tensors, prefixed
-from fl.federation import Task, TaskInput, Training
+from fl.federation import TaskInput, Training
 from fl.fusion.server import Server
 from fl.methods.averaging import Averaging, averaging_method
 from fl.methods.prototypes import ParticipationConfig, PrototypesConfig
@@ -28,27 +28,49 @@ from fl.rounds import Rounds
 from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.optimizers import Corrected
+from fl.training.personal import AfterFedAvg
 from fl.training.recipe import Recipe
-from fl.training.task import task_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalScaffold(ClassifierConfig):
+class LocalScaffold(AfterFedAvg, ClassifierConfig):
     """Local training of a SCAFFOLD client: plain SGD, corrected."""
 
     momentum: Annotated[float, Within(0, 0)] = 0.0
     """None: a control is the mean gradient of plain steps."""
 
     @property
-    def task(self) -> Task:
-        """The task that such a client runs."""
-        return train_corrected
+    def first_round(self) -> ClassifierConfig:
+        """Its own record: it tells the change of its control from the first round on."""
+        return self
 
     def check_further(self) -> None:
         """A control is the mean gradient of a known number of plain steps."""
         self.refuse_pace("scaffold")
         if self.optimizer != "sgd" or self.proximal or self.patience is not None:
             raise UserError("optimizer must be sgd in scaffold, without proximal and patience")
+
+    def recipe(self, inputs: TaskInput) -> Recipe:
+        """Trains along each gradient plus c - c_k; a control that was never told is 0."""
+        model = received_classifier(inputs, self)
+        x = {name: p.clone() for name, p in parameters_sent(model).items()}
+        c, own = controls_in(inputs.payload, x), controls_in(inputs.remembered, x)
+        tau = self.steps(len(inputs.shard))
+
+        def upload() -> Tensors:
+            tensors = prefixed("classifier", model)
+            for name, w in parameters_sent(model).items():
+                change = (x[name] - w) / (tau * self.lr) - c[name]
+                tensors |= {f"control.{name}": own[name] + change, f"change.{name}": change}
+            return tensors
+
+        # Frozen parameters are not sent, and have no control.
+        apart = [
+            c[name] - own[name] if name in x else torch.zeros_like(p)
+            for name, p in model.named_parameters()
+        ]
+        recipe, optimizer = classifier_recipe(inputs, self, model), Corrected(self.make_optimizer())
+        return replace(recipe, optimizer=optimizer, anchor=apart, upload=upload)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,36 +103,6 @@ def run(clients: Clients, server: Server, config: ScaffoldConfig, *, rounds: Rou
                 change = update.tensors[f"change.{move.name}"].to(server.device)
                 controls[move.key] += change / move.clients
     return rounds.outcome(frame.ensemble)
-
-
-@task_of
-def train_corrected(inputs: TaskInput) -> Recipe:
-    """Trains along each gradient plus c - c_k; a control that was never told is 0."""
-    config = inputs.client.training
-    assert isinstance(config, LocalScaffold)
-    model = received_classifier(inputs, config)
-    x = {name: p.detach().clone() for name, p in parameters_sent(model).items()}
-    c, own = controls_in(inputs.payload, x), controls_in(inputs.remembered, x)
-    tau = config.steps(len(inputs.shard))
-
-    def upload() -> Tensors:
-        tensors = prefixed("classifier", model)
-        for name, w in parameters_sent(model).items():
-            change = (x[name] - w.detach()) / (tau * config.lr) - c[name]
-            tensors |= {f"control.{name}": own[name] + change, f"change.{name}": change}
-        return tensors
-
-    recipe = classifier_recipe(inputs, config, model)
-    return replace(
-        recipe,
-        optimizer=Corrected(config.make_optimizer()),
-        # Frozen parameters are not sent, and have no control.
-        anchor=[
-            c[name] - own[name] if name in x else torch.zeros_like(p)
-            for name, p in model.named_parameters()
-        ],
-        upload=upload,
-    )
 
 
 def controls_in(tensors: Tensors, like: Tensors) -> Tensors:

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn, optim
 
 from fl.errors import UserError
-from fl.federation import Update
-from fl.methods.fedd2s import Knowledge, answered, received, train_distilled
+from fl.methods.fedd2s import Knowledge, answered, train_distilled
 from fl.methods.personal import Dropping, output_shapes
 from fl.methods.registry import get_method
 from fl.models.layered import Layers
@@ -22,7 +21,6 @@ from tests.fl.methods.personal_runs import (
     averaged,
     batches,
     close,
-    federation,
     memories,
     model_of,
     plain,
@@ -32,7 +30,7 @@ from tests.fl.methods.personal_runs import (
     sizes,
     start,
 )
-from tests.fl.toy import CPU, same_bits
+from tests.fl.toy import same_bits
 
 FAST = Dropping(layers=("C2", "C3", "F1", "F2", "F3"), rate=1)
 """Another distillation layer each round, down to the first."""
@@ -224,30 +222,6 @@ def test_features_brought_together_in_place_of_soft_labels() -> None:
     assert not same_bits(model_of(other), model_of(ours))
     units = output_shapes(start(config), Layers(start(config)), SPEC.inputs)[3][0]
     assert clients.bytes_down == {k: 2 * 4 * n * units for k, n in enumerate(sizes())}
-
-
-def test_an_upload_that_cannot_be_is_refused_by_the_clients_name() -> None:
-    config = settings("fedd2s")
-    clients, _ = federation("fedd2s", config)
-    model = start(config)
-    layers, shapes = Layers(model), output_shapes(model, Layers(model), SPEC.inputs)
-    own = knowledge(model, 4, 1)
-    good = {"first": own.first, "deep": own.deep, "labels": own.labels}
-
-    def told(**changes: Tensor) -> Update:
-        tensors = {**good, **changes}
-        client = clients.members[1]
-        return Update(client=client, tensors=tensors, stats={}, seconds=0, reused=False)
-
-    assert received(told(), layers, shapes, 4, CPU).depth == 4
-    for bad in (
-        {"first": own.first[1:]},
-        {"deep": own.deep[:, 1:]},
-        {"labels": own.labels + 10},
-        {"labels": own.labels.float()},
-    ):
-        with pytest.raises(ValueError, match="client 1"):
-            received(told(**bad), layers, shapes, 4, CPU)
 
 
 @pytest.mark.parametrize("number", [0, 7])

@@ -6,8 +6,6 @@ import torch.nn.functional as F
 from torch import Tensor, optim
 
 from fl.errors import UserError
-from fl.federation import Update
-from fl.methods.fedict import lesson
 from fl.methods.registry import get_method
 from tests.fl.methods.personal_runs import (
     BATCH,
@@ -17,7 +15,6 @@ from tests.fl.methods.personal_runs import (
     alone,
     close,
     curve,
-    federation,
     memories,
     model_of,
     plain,
@@ -29,7 +26,6 @@ from tests.fl.methods.personal_runs import (
     start,
     train,
 )
-from tests.fl.toy import CPU
 
 TAU, T, U = 3.0, 3.0, 7.0
 
@@ -94,33 +90,6 @@ def test_with_both_weights_zero_it_is_training_alone() -> None:
     expected, theirs = alone()
     assert same(memories(ours), memories(theirs))
     assert curve(outcome) == curve(expected)
-
-
-def test_an_upload_that_cannot_be_is_refused_by_the_clients_name() -> None:
-    config = settings("fedict")
-    clients, _ = federation("fedict", config)
-    member, n = clients.members[2], sizes()[2]
-    good = {
-        "features": torch.zeros(n, 32),
-        "logits": torch.zeros(n, 10),
-        "labels": torch.zeros(n, dtype=torch.int64),
-    }
-    memory = {"counts.2": torch.ones(10, dtype=torch.int64)}
-
-    def told(**changes: Tensor) -> Update:
-        tensors = {**good, **changes}
-        return Update(client=member, tensors=tensors, stats={}, seconds=0, reused=False)
-
-    assert lesson(told(), (32,), memory, config, CPU).shares.shape == (10,)
-    for bad in (
-        {"features": torch.zeros(n, 31)},
-        {"logits": torch.zeros(n, 10).double()},
-        {"labels": torch.zeros(n - 1, dtype=torch.int64)},
-        {"labels": torch.full((n,), 10)},
-        {"labels": torch.zeros(n)},
-    ):
-        with pytest.raises(ValueError, match="client 2"):
-            lesson(told(**bad), (32,), memory, config, CPU)
 
 
 @pytest.mark.parametrize("number", [0, 6, 7])

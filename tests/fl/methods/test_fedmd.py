@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn, optim
 
-from fl.federation import Update
-from fl.methods.fedmd import mean_logits, train_on_public
+from fl.methods.fedmd import train_on_public
 from fl.methods.registry import get_method
 from fl.seeding import seed_for
 from fl.training.task import conflict, recipe_of
@@ -17,7 +16,6 @@ from tests.fl.methods.personal_runs import (
     LOCAL,
     SPEC,
     close,
-    federation,
     memories,
     play,
     settings,
@@ -65,28 +63,6 @@ def test_three_rounds_are_those_of_a_plain_loop(tmp_path: Path) -> None:
     assert outcome.model is None
     each = 3 * len(PUBLIC) * 10 * 4
     assert clients.bytes_up == clients.bytes_down == dict.fromkeys(range(CLIENTS), each)
-
-
-def test_identical_clients_are_given_their_own_answers() -> None:
-    clients, _ = federation("fedmd", settings("fedmd"))
-    logits = torch.randn(40, 10)
-    updates = [
-        Update(client=client, tensors={"logits": logits}, stats={}, seconds=0, reused=False)
-        for client in clients.members
-    ]
-    assert torch.equal(mean_logits(updates, 40, 10), logits)
-
-
-def test_logits_that_cannot_be_are_refused_by_the_clients_name() -> None:
-    import pytest
-
-    clients, _ = federation("fedmd", settings("fedmd"))
-    for bad in (torch.zeros(40, 9), torch.zeros(40, 10).double()):
-        update = Update(
-            client=clients.members[3], tensors={"logits": bad}, stats={}, seconds=0, reused=False
-        )
-        with pytest.raises(ValueError, match="client 3 sent logits"):
-            mean_logits([update], 40, 10)
 
 
 def test_clients_learn_from_public_images_in_cohorts() -> None:

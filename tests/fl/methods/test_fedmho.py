@@ -241,11 +241,6 @@ def test_parts_are_dealt_half_and_half_by_default() -> None:
     ) == 2
 
 
-def test_prototypes_are_dealt_in_turn() -> None:
-    parts = assign(FedMHOConfig(prototypes=("cnn", "vgg9")), 8, PROBLEM)
-    assert [p.training.model for p in parts[:4]] == ["cnn", "vgg9", "cnn", "vgg9"]
-
-
 @pytest.mark.parametrize(
     ("config", "clients", "message"),
     [

@@ -151,6 +151,14 @@ def test_clients_that_dropped_different_numbers_of_layers_against_a_plain_loop()
     assert clients.bytes_up == dict(enumerate(up))
 
 
+def test_the_sequence_of_kept_layers() -> None:
+    """Eq. 6: a layer every Z0 participations, down to the last of the set."""
+    kept = [Dropping(rate=3).depth(LAYERS, z) for z in range(1, 17)]
+    assert kept == [6, 6, 6, 5, 5, 5, 4, 4, 4, 3, 3, 3, 2, 2, 2, 2]
+    assert Dropping(layers=("F2", "F3"), rate=1).depth(LAYERS, 100) == 4
+    assert Dropping().depth(LAYERS, 0) == 6
+
+
 def test_their_first_rounds_are_found_where_fedavg_left_its_own(tmp_path: Path) -> None:
     play("fedavg", settings("fedavg"), 1, store=store(tmp_path, "fedavg"))
     for name in ("fedper+", "fedrep+", "fedper", "pfedsd", "local"):

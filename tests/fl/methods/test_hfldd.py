@@ -19,7 +19,6 @@ from fl.events import ClientEnd, Event
 from fl.federation import Client, Request, Task, Update
 from fl.methods import hfldd
 from fl.methods.hfldd import (
-    check_clusters,
     check_sent,
     divergence_matrix,
     group,
@@ -270,17 +269,7 @@ def test_heterogeneous_clusters_have_at_most_one_client_of_a_group(
     assert all(head in cluster for head, cluster in zip(heads, clusters, strict=True))
 
 
-def test_one_group_gives_a_cluster_for_each_client_and_as_many_groups_one_for_all() -> None:
-    assert sorted(heterogeneous_clusters([0, 0, 0], 0)) == [[0], [1], [2]]
-    assert heterogeneous_clusters([2, 0, 1], 0) == [[0, 1, 2]]
-
-
 def test_other_seeds_draw_other_clusters() -> None:
     drawn = {str(random_clusters(range(12), 3, seed)) for seed in range(6)}
     assert len(drawn) > 1
     assert len({str(heterogeneous_clusters([0, 1] * 6, seed)) for seed in range(6)}) > 1
-
-
-def test_more_clusters_than_clients_are_refused_by_the_settings_name() -> None:
-    with pytest.raises(UserError, match="groups must be in 1 to 3, the clients, got 4"):
-        check_clusters(4, 3, "groups")

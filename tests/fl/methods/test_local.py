@@ -42,6 +42,12 @@ def test_three_rounds_are_those_of_a_plain_loop() -> None:
     assert not any((*clients.bytes_up.values(), *clients.bytes_down.values()))
 
 
+def test_what_fedavg_would_have_sent_is_what_it_sends() -> None:
+    _, fedavg = play("fedavg", settings("fedavg", participation=0.4), 2)
+    alone, _ = play("local", settings("local", participation=0.4), 2)
+    assert alone.figures["fedavg_bytes_up"] == sum(fedavg.bytes_up.values())
+
+
 def test_a_client_without_test_samples_is_left_out_by_name() -> None:
     cut = partition()
     without = [own[:0] if k == 3 else own for k, own in enumerate(cut.test)]

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fl.errors import UserError
 from fl.methods.prototypes import participants
-from fl.methods.scaffold import train_corrected
 from fl.training.task import conflict, recipe_of
 from tests.fl.methods.averaged import (
     CLIENTS,
@@ -75,9 +74,9 @@ def test_weights_and_controls_are_sent_both_ways() -> None:
 
 
 def test_its_clients_train_in_cohorts() -> None:
-    recipe = recipe_of(train_corrected)
-    assert recipe is not None
     training = settings("scaffold", LOCAL).classifier
+    recipe = recipe_of(training.task)
+    assert recipe is not None
     assert conflict(recipe, task_input(training, shard(5, 5, 5))) is None
 
 

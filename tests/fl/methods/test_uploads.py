@@ -15,7 +15,6 @@ from fl.fusion.aggregation import AggregationConfig, aggregate_states, average_s
 from fl.fusion.server import SingleServer
 from fl.methods.uploads import (
     aggregate_classifiers,
-    classifier_tensors,
     decoders_of,
     load_classifier,
     load_decoder,
@@ -157,13 +156,3 @@ def test_a_rule_is_given_all_classifiers_and_their_start(rule: str) -> None:
     aggregate_classifiers(model, shifted(5), config)
     states = [load_classifier(u, SERVER).state_dict() for u in shifted(5)]
     assert same_bits(model.state_dict(), aggregate_states(states, start, config))
-
-
-def test_a_classifiers_tensors_are_read_one_by_one_once_their_forms_are_checked() -> None:
-    expected = untrained_classifier(CLASSIFIER, SERVER).state_dict()
-    sent = classifier_sent()
-    tensors = classifier_tensors(update(CLASSIFIER, sent), expected)
-    assert same_bits({f"classifier.{name}": t for name, t in tensors.items()}, sent)
-    name = next(iter(sent))
-    with pytest.raises(ValueError, match="client 4 sent"):
-        classifier_tensors(update(CLASSIFIER, {**sent, name: sent[name][:-1]}), expected)
