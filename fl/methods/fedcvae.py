@@ -10,7 +10,7 @@ same z and label, and the classifier learns from that decoder's samples, equally
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -250,8 +250,6 @@ class RegressionLoss:
     """How far a decoder's image for ``z`` and ``labels`` is from ``images``."""
 
     num_classes: int
-    one_pass: ClassVar[bool] = True
-    """See :class:`fl.fusion.gradients.Gradients`."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         onehot = one_hot(batch["labels"], self.num_classes)

@@ -8,7 +8,7 @@ the last one at first, and the next shallower each time that a client has taken 
 No weight of a client's model is ever sent, nor its images.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -111,7 +111,8 @@ def run(clients: Clients, server: Server, config: FedD2SConfig, *, rounds: Round
                 u.client.id: received(u, layers, shapes, depth(u.client.id), server.device)
                 for u in told
             }
-            learn(model, layers, knowledge.values(), config)
+            copies = (taught_copy(model, layers, own, config) for own in knowledge.values())
+            average_into(model, copies)  # Eq. 11
             answers = {k: answered(model, layers, own, config) for k, own in knowledge.items()}
         clients.train(
             only=list(answers),
@@ -166,16 +167,10 @@ def received(
     return Knowledge(depth, first, deep, checked_labels(update, shapes[-1][0]).to(device))
 
 
-def learn(
-    model: nn.Module, layers: Layers, knowledge: Iterable[Knowledge], config: FedD2SConfig
-) -> None:
-    """Eqs. 8 to 11: a copy of the global model learns from each client; it becomes their mean."""
-    average_into(model, (taught_copy(model, layers, own, config) for own in knowledge))
-
-
 def taught_copy(model: nn.Module, layers: Layers, own: Knowledge, config: FedD2SConfig) -> Tensors:
-    """The weights of a copy after its epochs on one client's samples, batches in their order: a
-    step each on the distance of soft labels (Eq. 9) and on cross-entropy (Eq. 10)."""
+    """The weights of a copy of the global model after its epochs on one client's samples, batches
+    in their order: a step each on the distance of soft labels (Eq. 9) and cross-entropy (Eq. 10).
+    """
     copy, last, local = copied(model).train(), len(layers.names), config.classifier
     parts = [layers.parameters(copy, 2, own.depth), layers.parameters(copy, own.depth + 1, last)]
 

@@ -41,7 +41,7 @@ from fl.methods.uploads import (
     untrained_classifier,
 )
 from fl.metrics.samples import describe_teacher
-from fl.models import CLASSIFIERS
+from fl.models import CLASSIFIERS, Decoder
 from fl.seeding import torch_generator
 from fl.server import Outcome, Samples
 from fl.spaces import Choice, Distribution, LogUniform, Spaces, Uniform
@@ -294,12 +294,20 @@ def allocate(generators: list[Update], server: Server, config: FedMHOConfig) -> 
 
 
 def synthesise(
-    generators: list[Update], allocation: np.ndarray, server: Server, config: FedMHOConfig
+    generators: list[Update],
+    allocation: np.ndarray,
+    server: Server,
+    config: FedMHOConfig,
+    change: Callable[[Decoder], Decoder] = lambda decoder: decoder,
+    stream: str = "synthesis",
 ) -> Samples:
-    """Samples every decoder as often as the allocation states."""
-    synthetic = server.sample(
-        decoders_of(generators, server), allocation, latent=config.generator.latent
-    )
+    """Samples every decoder as often as the allocation states.
+
+    ``change``: what is made of each before it draws; ``stream`` names the random numbers.
+    """
+    decoders = decoders_of(generators, server, change)
+    latent = decoders[generators[0].client.id].latent
+    synthetic = server.sample(decoders, allocation, latent=latent, stream=stream)
     if config.pixels == "uint8":
         return server.apply(synthetic, "images", truncate_to_bytes)
     return synthetic

@@ -11,6 +11,7 @@ and neither a decoder's labels nor a classifier's answers are believed beyond th
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -35,7 +36,7 @@ from fl.fusion.open_set import (
     with_mixup,
 )
 from fl.fusion.server import Server
-from fl.fusion.synthesis import label_share, truncate_to_bytes
+from fl.fusion.synthesis import label_share
 from fl.methods.fedmho import (
     FedMHOConfig,
     allocate,
@@ -44,10 +45,11 @@ from fl.methods.fedmho import (
     initialise,
     keep_best,
     spaces,
+    synthesise,
     train_both,
 )
 from fl.methods.method import Method
-from fl.methods.uploads import ask_label_counts, decoders_of, load_classifier, load_label_counts
+from fl.methods.uploads import ask_label_counts, load_classifier, load_label_counts
 from fl.metrics.samples import describe_teacher
 from fl.seeding import torch_generator
 from fl.server import FitResult, Outcome, Samples
@@ -97,7 +99,10 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
 
     with server.events.phase("synthesis"):
         allocation = allocate(generators, server, config)
-        plain, own = (draw(generators, allocation, server, config, w) for w in (0.0, config.warp))
+        plain, own = (  # the same samples, unmoved and moved
+            synthesise(generators, allocation, server, config, partial(VariedDecoder, warp=warp))
+            for warp in (0.0, config.warp)
+        )
         opened = [draw_open(generators, server, config)] if config.open_samples else []
     with server.events.phase("filter"):
         kept = keep_best(plain, server, config)  # by the samples as they were before they moved
@@ -149,33 +154,14 @@ def told(
     return answered, np.stack([counts[u.client.id] for u in answered])
 
 
-def draw(
-    generators: list[Update],
-    allocation: np.ndarray,
-    server: Server,
-    config: FedMHOOpenConfig,
-    warp: float,
-    stream: str = "synthesis",
-    **open_set: float,
-) -> Samples:
-    """Samples every decoder as often as the allocation states, moved by ``warp``; another strength
-    moves the same samples."""
-    decoders = decoders_of(
-        generators, server, lambda own: VariedDecoder(own, warp=warp, **open_set)
-    )
-    latent = decoders[generators[0].client.id].latent
-    samples = server.sample(decoders, allocation, latent=latent, stream=stream)
-    if config.pixels == "uint8":
-        return server.apply(samples, "images", truncate_to_bytes)
-    return samples
-
-
 def draw_open(generators: list[Update], server: Server, config: FedMHOOpenConfig) -> Samples:
     """The open-set samples, of all decoders alike: Eq. 3. Their labels say nothing."""
     counts = np.stack([load_label_counts(u, server) for u in generators])
     allocation = label_share(counts, config.open_samples)
-    varied = {"spread": config.spread, "mixing": config.mixing}
-    return draw(generators, allocation, server, config, 2 * config.warp, "synthesis/open", **varied)
+    varied = partial(
+        VariedDecoder, warp=2 * config.warp, spread=config.spread, mixing=config.mixing
+    )
+    return synthesise(generators, allocation, server, config, varied, "synthesis/open")
 
 
 def poll(

@@ -29,11 +29,11 @@ def naive(rounds: int) -> list[dict[str, Tensor]]:
         sent = deepcopy(w.state_dict())
         for v in own:
 
-            def near(_: Tensor, __: Tensor, v: nn.Module = v) -> Tensor:
+            def near(v: nn.Module, *_: Tensor) -> Tensor:
                 squares = [(p - sent[n]).square().sum() for n, p in v.named_parameters()]  # noqa: B023
                 return ATTACHMENT / 2 * torch.stack(squares).sum()
 
-            train(v, own.index(v), number, further=near)
+            train(v, own.index(v), number, near)
         states = [train(deepcopy(w), k, number).state_dict() for k in range(CLIENTS)]
         w.load_state_dict(averaged(states, [1] * CLIENTS))
     return [v.state_dict() for v in own]

@@ -1,7 +1,6 @@
-"""FedD2S against a plain loop, its invariants, its bytes, and what it does with bad uploads."""
+"""FedD2S against a plain loop, its bytes, and layers that it cannot drop."""
 
 from copy import deepcopy
-from typing import Any
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn, optim
 
 from fl.errors import UserError
-from fl.methods.fedd2s import Knowledge, answered, train_distilled
 from fl.methods.personal import Dropping, output_shapes
 from fl.methods.registry import get_method
 from fl.models.layered import Layers
@@ -30,7 +28,6 @@ from tests.fl.methods.personal_runs import (
     sizes,
     start,
 )
-from tests.fl.toy import same_bits
 
 FAST = Dropping(layers=("C2", "C3", "F1", "F2", "F3"), rate=1)
 """Another distillation layer each round, down to the first."""
@@ -66,48 +63,59 @@ def kl(teacher: Tensor, student: Tensor) -> Tensor:
     return F.kl_div(student.log_softmax(1), teacher.softmax(1), reduction="batchmean")
 
 
-def naive_copy(model: nn.Module, first: Tensor, deep: Tensor, labels: Tensor, l: int) -> nn.Module:  # noqa: E741
+def apart(distance: str, wanted: Tensor, found: Tensor, head: nn.Module) -> Tensor:
+    """Of two outputs of the distillation layer: by way of the head's soft labels, or by itself."""
+    return F.mse_loss(found, wanted) if distance == "mse" else kl(wanted, head(found))
+
+
+def naive_copy(
+    model: nn.Module, first: Tensor, deep: Tensor, labels: Tensor, depth: int, distance: str
+) -> nn.Module:
     copy = deepcopy(model)
     sgd = sgd_of(copy)
     for _ in range(2):
         for rows in torch.arange(len(labels)).split(BATCH):
-            if l > 1:
-                teacher = part(copy, l + 1, 6)(deep[rows]).detach()
-                step(sgd, kl(teacher, part(copy, 2, 6)(first[rows])))
+            if depth > 1:
+                head = part(copy, depth + 1, 6)
+                wanted = deep[rows] if distance == "mse" else head(deep[rows]).detach()
+                step(sgd, apart(distance, wanted, part(copy, 2, depth)(first[rows]), head))
             step(sgd, F.cross_entropy(part(copy, 2, 6)(first[rows]), labels[rows]))
     return copy
 
 
-def naive(rounds: int) -> tuple[dict[str, Tensor], list[nn.Module]]:
+def naive(rounds: int, distance: str) -> tuple[dict[str, Tensor], list[nn.Module]]:
     """Algorithm 1, everybody in every round, a layer dropped in each."""
     model = start(settings("fedd2s"))
     own = [deepcopy(model) for _ in range(CLIENTS)]
     for number in range(1, rounds + 1):
-        l = max(1, 6 - (number - 1))  # noqa: E741
+        depth = max(1, 6 - (number - 1))
         told = []
         for k, client in enumerate(own):
             images, labels = samples(k)
             with torch.no_grad():
-                told.append((part(client, 1, 1)(images), part(client, 1, l)(images), labels))
-        states = [naive_copy(model, *own_told, l).state_dict() for own_told in told]
-        model.load_state_dict(averaged(states, [1] * CLIENTS))
+                told.append((part(client, 1, 1)(images), part(client, 1, depth)(images), labels))
+        copies = [naive_copy(model, *own_told, depth, distance) for own_told in told]
+        model.load_state_dict(averaged([copy.state_dict() for copy in copies], [1] * CLIENTS))
         for k, client in enumerate(own):
             images, labels = samples(k)
             with torch.no_grad():
-                targets = part(model, 2, 6)(told[k][0])
-            head = deepcopy(part(model, l + 1, 6)).requires_grad_(False)
+                targets = part(model, 2, depth if distance == "mse" else 6)(told[k][0])
+            head = deepcopy(part(model, depth + 1, 6)).requires_grad_(False)
             sgd, is_first = sgd_of(client), True
             for rows in batches(k, number):
-                if l > 1 or not is_first:
-                    step(sgd, kl(targets[rows], head(part(client, 1, l)(images[rows]))))
+                if depth > 1 or not is_first:
+                    found = part(client, 1, depth)(images[rows])
+                    step(sgd, apart(distance, targets[rows], found, head))
                 is_first = False
                 step(sgd, F.cross_entropy(client(images[rows]), labels[rows]))
     return model.state_dict(), own
 
 
-def test_six_rounds_through_all_layers_are_those_of_a_plain_loop() -> None:
-    outcome, clients = play("fedd2s", settings("fedd2s", dropping=FAST), 6)
-    model, own = naive(6)
+@pytest.mark.parametrize("distance", ["kl", "mse"])
+def test_six_rounds_through_all_layers_are_those_of_a_plain_loop(distance: str) -> None:
+    """A step on the distance moves no later layer; for mse it is Table 3's ablation."""
+    outcome, clients = play("fedd2s", settings("fedd2s", dropping=FAST, distance=distance), 6)
+    model, own = naive(6, distance)
     assert close(model, model_of(outcome), atol=1e-3)
     for ours, theirs in zip(memories(clients), own, strict=True):
         assert close(plain(ours), theirs.state_dict(), atol=1e-3)
@@ -117,7 +125,7 @@ def test_six_rounds_through_all_layers_are_those_of_a_plain_loop() -> None:
     assert all(torch.equal(model_of(outcome)[n], first.state_dict()[n]) for n in frozen)
 
 
-@pytest.mark.parametrize("depth", [1, 4])
+@pytest.mark.parametrize("depth", [1, 4, 6])
 def test_bytes_are_the_closed_form(depth: int) -> None:
     """Up n (4|H_1| + 4|H_l| [l > 1] + 8), down 4nC + 4 sum_(j > l) |theta_j|, in every round."""
     config = settings("fedd2s", fixed_layer=depth)
@@ -149,77 +157,10 @@ def test_bytes_on_cifar10_are_the_papers() -> None:
     assert [round(b / fedavg) for b in up] == [71, 106]
 
 
-def knowledge(model: nn.Module, depth: int, k: int = 0) -> Knowledge:
-    images, labels = samples(k)
-    layers = Layers(model)
-    with torch.no_grad():
-        first = layers.forward(model, images, 1, 1)
-        return Knowledge(depth, first, layers.forward(model, first, 2, depth), labels)
-
-
-def test_with_nothing_dropped_no_head_goes_down() -> None:
-    config = settings("fedd2s")
-    model = start(config)
-    assert answered(model, Layers(model), knowledge(model, 6), config).keys() == {"targets"}
-    shallow = answered(model, Layers(model), knowledge(model, 4), config)
-    head = {"classifier.classifier.2", "classifier.classifier.4"}
-    assert {n.rpartition(".")[0] for n in shallow.keys() - {"targets"}} == head
-
-
-def only_distance(depth: int, **changes: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """A client's weights before and after training on the distance alone."""
-    config = settings("fedd2s", optimizer="adam", **changes)
-    from dataclasses import replace
-
-    from fl.data.shard import Shard
-    from fl.methods import fedd2s
-    from tests.fl.toy import task_input
-
-    model = start(config)
-    images, labels = samples(0)
-    other = start(settings("fedd2s"))
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.mul_(1.3)
-    payload = answered(other, Layers(other), knowledge(model, depth), config)
-    inputs = task_input(config.classifier, Shard(images, labels, 10), run_spec=SPEC)
-    inputs = replace(inputs, payload=payload, broadcast={"depth": torch.tensor([depth])})
-    with pytest.MonkeyPatch.context() as patch:
-        nothing = torch.zeros((), requires_grad=True)
-        patch.setattr(fedd2s.F, "cross_entropy", lambda *args: nothing * 1)
-        patch.setattr(fedd2s, "Parts", OnlyFirst)
-        after = train_distilled(inputs).tensors
-    return model.state_dict(), {n.removeprefix("classifier."): t for n, t in after.items()}
-
-
-class OnlyFirst:
-    """Steps of one part alone are taken; those of all parts, which are cross-entropy's, are not."""
-
-    def __init__(self, settings: Any, parts: Any) -> None:
-        from fl.training.optimizers import Parts
-
-        self._parts = Parts(settings, parts)
-
-    def step(self, clients: Any) -> None:
-        if tuple(clients) == (0,):
-            self._parts.step(clients)
-
-
-@pytest.mark.parametrize(("depth", "distance"), [(2, "kl"), (4, "mse")])
-def test_the_step_on_the_distance_leaves_later_layers_to_the_bit(depth: int, distance: str) -> None:
-    before, after = only_distance(depth, distance=distance)
-    layers = Layers(start(settings("fedd2s")))
-    assert all(torch.equal(before[n], after[n]) for n in layers.state_names(depth + 1, 6))
-    moved = layers.state_names(1, depth)
-    assert all(not torch.equal(before[n], after[n]) for n in moved if "weight" in n)
-
-
 def test_features_brought_together_in_place_of_soft_labels() -> None:
-    """Table 3's ablation: another result, and the output of the layer goes down, not the head."""
+    """Table 3's ablation: the output of the layer goes down, not the head."""
     config = settings("fedd2s", distance="mse", fixed_layer=4)
-    other, clients = play("fedd2s", config, 2)
-    ours, _ = play("fedd2s", settings("fedd2s", fixed_layer=4), 2)
-    assert not same_bits(model_of(other), model_of(ours))
+    _, clients = play("fedd2s", config, 2)
     units = output_shapes(start(config), Layers(start(config)), SPEC.inputs)[3][0]
     assert clients.bytes_down == {k: 2 * 4 * n * units for k, n in enumerate(sizes())}
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, optim
+from torch import Tensor, nn, optim
 
 from fl.errors import UserError
 from fl.methods.registry import get_method
@@ -50,7 +50,7 @@ def test_three_rounds_are_those_of_a_plain_loop(alignment: str) -> None:
         for k, model in enumerate(own):
             told, shares = answers.get(k), 1 + local[k] / T
 
-            def further(logits: Tensor, rows: Tensor) -> Tensor:
+            def further(_: nn.Module, logits: Tensor, rows: Tensor) -> Tensor:
                 if told is None:  # noqa: B023
                     return torch.zeros(())
                 return 1.5 * weighted_kl(told[rows], logits, shares)  # noqa: B023

@@ -34,7 +34,7 @@ def naive(rounds: int) -> list[dict[str, Tensor]]:
         for k, model in enumerate(own):
             images, labels = samples(k)
 
-            def near(logits: Tensor, rows: Tensor, model: nn.Module = model) -> Tensor:
+            def near(model: nn.Module, logits: Tensor, rows: Tensor) -> Tensor:
                 z = features(model, images[rows])  # noqa: B023
                 total = torch.zeros(())
                 for i, label in enumerate(labels[rows].tolist()):  # noqa: B023
@@ -42,7 +42,7 @@ def naive(rounds: int) -> list[dict[str, Tensor]]:
                         total = total + (z[i] - prototypes[label]).square().mean()  # noqa: B023
                 return ATTRACTION * total / len(rows)
 
-            train(model.train(), k, number, further=near)
+            train(model, k, number, near)
         everyone: dict[int, list[Tensor]] = {}
         for k, model in enumerate(own):
             images, labels = samples(k)

@@ -20,6 +20,7 @@ from tests.fl.methods.personal_runs import (
     fedavg,
     federation,
     ledgers,
+    losing,
     model_of,
     play,
     settings,
@@ -75,16 +76,7 @@ def test_only_what_fedavg_could_use_lies_in_the_pool_of_all_runs(tmp_path: Path)
 def test_a_lost_head_stops_the_run_with_its_name_also_where_failures_are_dropped() -> None:
     clients, server = federation("fedseq", settings("fedseq", clusters=2))
     head = orders(2, 1)[0][0]
-    real = clients.map
-
-    def losing(task: object, **options: object) -> object:
-        updates = real(task, **options)  # type: ignore[arg-type]
-        if task is fedseq.hand_up:
-            clients.dropped[head] = "its node is gone"
-            return [u for u in updates if u.client.id != head]
-        return updates
-
-    clients.map = losing  # type: ignore[method-assign, assignment]
+    losing(clients, fedseq.hand_up, head)
     with pytest.raises(ClientFailed, match=f"client {head} .*its node is gone; it held"):
         fedseq.run(clients, server, settings("fedseq", clusters=2), rounds=Rounds(1))
 

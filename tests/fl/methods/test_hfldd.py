@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, optim
 
-from fl.clients import Clients
 from fl.condensation.kip import KipTraining
 from fl.errors import ClientFailed, UserError
 from fl.events import ClientEnd, Event
@@ -37,6 +36,7 @@ from tests.fl.methods.personal_runs import (
     close,
     fedavg,
     federation,
+    losing,
     model_of,
     play,
     samples,
@@ -174,20 +174,6 @@ def test_the_groups_are_the_same_for_the_same_seed_also_with_fewer_answers_than_
     alike = group(torch.zeros(5, 5), 3, seed=0)
     assert alike.tolist() == [0] * 5
     assert not recwarn.list
-
-
-def losing(clients: Clients, task: Task, lost: int) -> None:
-    """Has a client fail for good in the map of that task, where failures are dropped."""
-    real = clients.map
-
-    def mapped(own: object, **options: object) -> object:
-        updates = real(own, **options)  # type: ignore[arg-type]
-        if own is not task:
-            return updates
-        clients.dropped[lost] = "its node is gone"
-        return [u for u in updates if u.client.id != lost]
-
-    clients.map = mapped  # type: ignore[method-assign, assignment]
 
 
 @pytest.mark.parametrize("task", [hfldd.keep_data, hfldd.train_head])

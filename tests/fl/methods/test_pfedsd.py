@@ -31,7 +31,7 @@ def naive(rounds: int, weight: float, tau: float) -> dict[str, Tensor]:
         for k in range(CLIENTS):
             teacher, images = last.get(k), samples(k)[0]
 
-            def further(logits: Tensor, rows: Tensor) -> Tensor:
+            def further(_: nn.Module, logits: Tensor, rows: Tensor) -> Tensor:
                 if teacher is None:  # noqa: B023
                     return torch.zeros(())
                 with torch.no_grad():
