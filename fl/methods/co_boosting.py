@@ -96,7 +96,8 @@ class BoostingLessons(Lessons):
         size = self._config.perturbation
         parts = self.pool.columns["images"].split(ROWS)
         moved = [perturbed(rows, self._teacher, size, stream) for rows in parts]
-        logits = [ask(self._teacher, rows) for rows in moved]
+        with torch.no_grad():
+            logits = [self._teacher(rows) for rows in moved]
         return {"images": torch.cat(moved), "teacher_logits": torch.cat(logits)}
 
 
@@ -139,12 +140,6 @@ def perturbed(images: Tensor, teacher: Ensemble, size: float, stream: torch.Gene
     direction = 2 * drawn - 1
     (gradient,) = torch.autograd.grad((direction * answers).sum(), x)
     return images + size * gradient.sign()
-
-
-@torch.no_grad()
-def ask(teacher: Ensemble, images: Tensor) -> Tensor:
-    """The ensemble's logits, without gradients."""
-    return teacher(images)
 
 
 METHOD = replace(

@@ -51,14 +51,12 @@ def assign(config: FedBNConfig, num_clients: int, run_spec: RunSpec) -> list[Ass
         found = f"{num_clients} clients and {len(run_spec.domains)} domains"
         raise UserError(f"tested=domain needs a client for each domain, got {found}")
     assignments = prototypes.assign(config, num_clients, run_spec)
-    inputs, classes = run_spec.inputs, run_spec.outputs
-    trained = {a.training for a in assignments if isinstance(a.training, ClassifierConfig)}
-    models = [build_shell(t.model, inputs, classes, width=t.width) for t in trained]
+    names, width = sorted({own.training.model for own in assignments}), config.classifier.width
+    models = (build_shell(n, run_spec.inputs, run_spec.outputs, width=width) for n in names)
     if not any(map(norm_names, models)):
-        names = ", ".join(sorted({training.model for training in trained}))
         raise UserError(
-            f"fedbn keeps clients' BatchNorm layers, but {names} has none: take a model with "
-            "BatchNorm, such as convnet, or method fedavg, which it would be without"
+            f"fedbn keeps clients' BatchNorm layers, but {', '.join(names)} has none: take a model "
+            "with BatchNorm, such as convnet, or method fedavg, which it would be without"
         )
     return assignments
 

@@ -10,6 +10,7 @@ same z and label, and the classifier learns from that decoder's samples, equally
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -218,17 +219,7 @@ def draw_examples(updates: Sequence[Update], server: Server, config: FedCVAEKDCo
     decoders = truncated(updates, server, config)
     latent = config.generator.latent
     drawn = server.sample(decoders, allocation, latent=latent, stream="examples", with_z=True)
-    return server.apply(drawn, "z", Truncation(config.truncation))
-
-
-@dataclass(frozen=True)
-class Truncation:
-    """Truncates noise as a truncated decoder does: a function that can be pickled."""
-
-    bound: float
-
-    def __call__(self, z: Tensor) -> Tensor:
-        return truncate(z, self.bound)
+    return server.apply(drawn, "z", partial(truncate, bound=config.truncation))
 
 
 def regress(examples: Samples, server: Server, config: FedCVAEKDConfig) -> Decoder:

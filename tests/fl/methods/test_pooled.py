@@ -21,7 +21,6 @@ from fl.fusion.inversion import (
 from fl.methods import co_boosting, dense
 from fl.methods.co_boosting import (
     CoBoostingConfig,
-    ask,
     hard_sample_loss,
     perturbed,
     reweigh,
@@ -205,7 +204,7 @@ def test_what_is_asked_of_teachers_and_student_changes_neither() -> None:
     before = copy.deepcopy(teacher.members.state_dict())
     x, y = images()
     hard_sample_loss(teacher, student, BOOSTING)(x.requires_grad_(), y).backward()
-    ask(teacher, perturbed(x.detach(), teacher, 0.01, torch.Generator()))
+    perturbed(x.detach(), teacher, 0.01, torch.Generator())
     for name, tensor in teacher.members.state_dict().items():
         assert torch.equal(before[name], tensor)
     assert student.linear.weight.grad is None
