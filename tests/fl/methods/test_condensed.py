@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from cost import parameters
+from table2 import parameters
 from torch import Tensor, nn, optim
 
 from fl.clients import Clients

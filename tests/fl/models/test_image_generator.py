@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cost import parameters
+from table2 import parameters
 from torch import nn
 
 from fl.errors import UserError

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from cost import parameters
+from table2 import parameters
 from torch import nn
 
 from fl.errors import UserError
