@@ -17,6 +17,7 @@ from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import Client, Request, RunSpec
 from fl.fusion.server import SingleServer
+from fl.methods.registry import get_method
 from fl.rounds import Rounds
 from fl.seeding import seeded
 from tests.fl.methods.tiny import NoStore, tiny_data
@@ -30,9 +31,10 @@ PREPARED: Any = SimpleNamespace(run_spec=SPEC)
 SOME = [np.arange(30), np.arange(30, 90), np.arange(90, 95)]
 
 
-def ours(method: Any, config: Any, indices: list[np.ndarray], rounds: int) -> nn.Module:
+def ours(name: str, config: Any, indices: list[np.ndarray], rounds: int) -> nn.Module:
     """The global model after so many rounds of the method itself."""
-    assignments = method.METHOD.assign(config, len(indices), SPEC)
+    method = get_method(name)
+    assignments = method.assign(config, len(indices), SPEC)
     members = [
         Client(
             id=k,
@@ -46,7 +48,7 @@ def ours(method: Any, config: Any, indices: list[np.ndarray], rounds: int) -> nn
     events, images = Events(), plain_rounds.as_images(DATA.test.images, CPU)
     clients = Clients(members, indices, SPEC, InProcess(DATA.train), NoStore(), events)
     server = SingleServer(SPEC, Shard(images, torch.tensor(DATA.test.labels), 10), events, CPU)
-    outcome = method.METHOD.run(clients, server, config, rounds=Rounds(rounds))
+    outcome = method.run(clients, server, config, rounds=Rounds(rounds))
     model: nn.Module = outcome.model
     return model
 

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from fl.fusion.feature_generation import GeneratorFitConfig
-from fl.methods import fedavg
 from fl.methods.fedavg import FedAvgConfig
 from fl.methods.fedgen import FedGenConfig, LocalFedGen
 from fl.training.classifier import ClassifierConfig
@@ -23,7 +22,7 @@ def test_averaging_is_fedavg() -> None:
     local = ClassifierConfig(model="cnn", width=0.3, epochs=3, lr=0.05, batch_size=99)
     config = FedAvgConfig(num_large=3, classifier=local)
     found = plainly(plain_rounds.averaging, config, SOME, 2)
-    (member,) = ours(fedavg, config, SOME, 2).members  # type: ignore[union-attr]
+    (member,) = ours("fedavg", config, SOME, 2).members  # type: ignore[union-attr]
     assert_close(found[-1], member)
     with pytest.raises(AssertionError):
         assert_close(found[0], member)

@@ -1,10 +1,12 @@
 """Runs that need the same updates at the same moment: each is trained once, whoever dies."""
 
+import logging
 import multiprocessing
 import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,10 @@ TRAIN = split(4, 4)
 
 
 def slow(inputs: TaskInput) -> TaskOutput:
-    """Leaves a line for each training, and takes a while; one process dies of client 1."""
-    if inputs.client.id == 1 and os.environ.get("DEADLY"):
+    """Logs each training, and takes a while; one process dies of client 1."""
+    if inputs.client.id == 1 and multiprocessing.current_process().name == "dying":
         os.kill(os.getpid(), signal.SIGKILL)
-    with Path(os.environ["TRAININGS"]).open("a") as file:
-        file.write(f"{inputs.client.id}\n")
+    logging.getLogger("trainings").warning("%d", inputs.client.id)
     time.sleep(0.2)
     return TaskOutput(tensors={"id": torch.tensor([inputs.client.id])}, stats={"train_loss": 0.0})
 
@@ -45,21 +46,22 @@ def federation(root: Path, run: str, heard: list[Told]) -> Clients:
 
 def collect(root: Path, run: str, answers: Any) -> None:
     heard: list[Told] = []
-    if run == "dying":
-        os.environ["DEADLY"] = "1"
     updates = federation(root, run, heard).map(slow)
     reused = [e["client"] for e in heard if e["event"] == "client_end" and e["reused"]]
     answers.put((run, [u.tensors["id"].item() for u in updates], len(reused)))
 
 
 @pytest.fixture
-def trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TRAININGS", str(tmp_path / "trainings"))
-    return tmp_path / "trainings"
+def trainings(tmp_path: Path) -> Iterator[Path]:
+    handler = logging.FileHandler(tmp_path / "trainings")
+    logging.getLogger("trainings").addHandler(handler)
+    yield tmp_path / "trainings"
+    logging.getLogger("trainings").removeHandler(handler)
+    handler.close()
 
 
 def start(root: Path, run: str, answers: Any) -> Any:
-    process = FORK.Process(target=collect, args=(root, run, answers))
+    process = FORK.Process(target=collect, args=(root, run, answers), name=run)
     process.start()
     return process
 
