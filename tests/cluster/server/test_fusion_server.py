@@ -277,16 +277,15 @@ def test_what_a_rank_raises_ends_the_fit_with_its_traceback(server: FusionServer
     assert server.fit(model(), data(), loss=LOSS, config=CONFIG, stage="fusion").epochs
 
 
-def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
-    return F.cross_entropy(model(batch["images"]), batch["labels"])
+def of_two_each(model: nn.Module, batch: Batch) -> Tensor:
+    twice = torch.cat([batch["images"]] * 2)
+    return F.cross_entropy(model(twice), torch.cat([batch["labels"]] * 2))
 
 
-def test_a_loss_that_promises_nothing_is_refused_where_batches_must_be_whole(
-    server: FusionServer,
-) -> None:
+def test_a_loss_of_other_rows_is_refused_where_batches_must_be_whole(server: FusionServer) -> None:
     normalising = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(784), nn.Linear(784, 3))
     with pytest.raises(UserError, match="fit this model with one rank"):
-        server.fit(normalising, data(), loss=cross_entropy, config=CONFIG, stage="fusion")
+        server.fit(normalising, data(), loss=of_two_each, config=CONFIG, stage="fusion")
 
 
 def test_closing_ends_every_process(server: FusionServer) -> None:
