@@ -6,7 +6,7 @@ import secrets
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dis import get_instructions
-from functools import partial
+from functools import cache, partial
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from inspect import ismethod
@@ -62,9 +62,15 @@ def key_of(things: Iterable[object], what: str) -> str:
     code = code_of(tuple(things))
     if not code.unknown:
         return code.digest
-    kinds = ", ".join(sorted({*code.unknown}))
-    log.warning("%s are not reused by later runs: what they depend on is unknown (%s)", what, kinds)
+    _warn(what, ", ".join(sorted({*code.unknown})))
     return secrets.token_hex(32)
+
+
+@cache  # a method may make a new function of the same code in every round
+def _warn(what: str, unknown: str) -> None:
+    log.warning(
+        "%s are not reused by later runs: what they depend on is unknown (%s)", what, unknown
+    )
 
 
 def defined(thing: Any) -> Any:

@@ -66,7 +66,7 @@ def _digests(setting: str, word: str) -> Iterator[str]:
     elif setting == "data.folder":
         yield fingerprint(sorted(Path(word).expanduser().rglob("*")))
     elif setting == "method" and word not in OUR_METHODS:
-        yield code_of(METHODS[word].run).digest
+        yield code_of(METHODS[word]).digest
     elif word in MODELS and word not in OURS:
         factory: Any = MODELS[word].build
         yield from (code_of(own).digest for own in (factory.make, factory.loss) if own)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,17 @@ from torch import nn
 from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from cluster.run.run_dir import claim, differences, identity_of
+from fl.clients import Clients
 from fl.data.catalogue import register_dataset
 from fl.errors import UserError
+from fl.federation import RunSpec
+from fl.fusion.server import Server
+from fl.methods.method import Assignment, Method
+from fl.methods.prototypes import assign_all
+from fl.methods.registry import register as register_method
 from fl.models.registry import register_model
+from fl.server import Outcome
+from onefold.methods import OneClassifier
 from tests.registries import registries_restored
 
 NET = "from torch import nn\nimport onefold\nimport beside\n\n\ndef net(num_classes):\n"
@@ -120,3 +129,43 @@ def test_models_are_known_by_their_source_and_the_values_in_it(
 def test_data_is_known_by_its_content() -> None:
     assert found(plain, IMAGES // 2)["dataset"] != found(plain)["dataset"]
     assert identity_of(parse([]).run) == {}
+
+
+HELD = {"rate": 0.1}
+
+
+def with_closure(rate: float) -> Callable[..., Outcome]:
+    def run(clients: Clients, server: Server, config: OneClassifier) -> Outcome:
+        raise ValueError(rate, HELD["rate"], clients, server, config)
+
+    return run
+
+
+def of_method(rate: float, shift: int) -> str:
+    """The digest of a method whose functions close over these."""
+
+    def assign(config: Any, clients: int, spec: RunSpec) -> list[Assignment]:
+        return assign_all(config, clients + shift, spec)
+
+    run = with_closure(rate)
+    register_method(Method(name="mine", config=OneClassifier, assign=assign, run=run))
+    return identity_of(parse(["--method=mine"]).run)["method"]
+
+
+def test_methods_are_known_by_all_their_functions_and_what_these_refer_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = of_method(0.1, 0)
+    assert of_method(0.1, 0) == first
+    others = {of_method(0.2, 0), of_method(0.1, 1)}
+    monkeypatch.setitem(HELD, "rate", 0.2)
+    assert len({first, *others, of_method(0.1, 0)}) == 4
+
+
+def test_a_changed_file_in_a_folder_of_images_makes_another_run(tmp_path: Path) -> None:
+    run = parse(["--dataset=folder", "--method=fedavg", f"--data.folder={tmp_path}"]).run
+    (tmp_path / "a.png").write_bytes(b"one")
+    first = identity_of(run)["data.folder"]
+    assert identity_of(run)["data.folder"] == first
+    (tmp_path / "a.png").write_bytes(b"three")
+    assert identity_of(run)["data.folder"] != first
