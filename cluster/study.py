@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Whatever imports torch is imported where it is used: that takes seconds, and is said first.
 
-NEEDED = """A study needs to be told which numbers of clients to try, and what method.
+NEEDED = """A study needs to know which numbers of clients to try, and what method.
 Nothing was started.
 
   --num-clients N,N,...    a run for each (default: 10,100,1000,10000)
@@ -52,7 +52,9 @@ def study(options: "StudyOptions", launch_arguments: Sequence[str]) -> int:
 
     console = Console(markup=False)
     if sys.platform != "linux":
-        raise UserError("a study measures memory by what Linux tells of processes: it needs Linux")
+        raise UserError(
+            "a study measures memory by what Linux reports of processes: it needs Linux"
+        )
     with refused_by_disk(), Steps(console) as say:
         planned = cells(options, launch_arguments, say)
     done = [is_finished(cell) for cell in planned]  # refuses other settings before a run starts

@@ -78,7 +78,7 @@ def suite(options: "SuiteOptions") -> None:
     if options.dry_run:
         suite_runs.print_plan(runs)
         if scale == "paper":
-            suite_runs.tell(runs)
+            suite_runs.describe(runs)
     else:
         make_table(runs, name, scale, seeds, EXHIBITS.get(name))
 

@@ -36,7 +36,7 @@ Value = TypeVar("Value")
 
 
 class MapOptions(TypedDict, total=False):
-    """What :meth:`Clients.map` may be told, all of it optional."""
+    """Options of :meth:`Clients.map`."""
 
     only: Iterable[int] | None
     """Ids of the clients to map over; all without it."""

@@ -155,7 +155,7 @@ class ClientEnd(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ClientProgress(Event):
-    """How far a client is, told while it trains: at most twice a second, and kept in no file."""
+    """How far a client is, reported while it trains: at most twice a second, kept in no file."""
 
     name = "client_progress"
     client: int

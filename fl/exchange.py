@@ -122,7 +122,7 @@ class Header:
             raise ValueError("no packed tensors: without a note")
         forms = {name: _form(name, about) for name, about in values.items()}
         _refuse_gaps(forms, len(content) - 8 - size)
-        note = _json(metadata["note"], "the note", "; a training that diverged tells such a loss")
+        note = _json(metadata["note"], "the note", "; a training that diverged reports such a loss")
         return cls(forms, note)
 
 
@@ -456,44 +456,44 @@ def _refuse_gaps(forms: Forms, size: int) -> None:
 
 def _check_note(note: SettingValues) -> None:
     """Raises `ValueError` for the first entry that is not what it should be."""
-    told = {n: value for n, value in note.items() if value is not None or n not in OPTIONAL}
-    _check_times(told.get("seconds"), told.get("span", (0.0, 0.0)))
-    _check_words(told)
+    given = {n: value for n, value in note.items() if value is not None or n not in OPTIONAL}
+    _check_times(given.get("seconds"), given.get("span", (0.0, 0.0)))
+    _check_words(given)
     for name, least in WHOLE:
-        value = told.get(name, least)
+        value = given.get(name, least)
         if type(value) is not int or not least <= value < 2**62:
-            raise ValueError(f"tells an impossible {name}: {str(value)[:60]}")
+            raise ValueError(f"reports an impossible {name}: {str(value)[:60]}")
     for name in ("stats", "assigned"):
-        _check_figures(told.get(name, {}))
-    if taken := RESERVED & told.get("stats", {}).keys():
-        raise ValueError(f"tells a figure by a name that is taken: {min(taken)}")
-    losses = told.get("losses", [])
+        _check_figures(given.get(name, {}))
+    if taken := RESERVED & given.get("stats", {}).keys():
+        raise ValueError(f"reports a figure by a name that is taken: {min(taken)}")
+    losses = given.get("losses", [])
     if not isinstance(losses, list) or len(losses) > MOST_FIGURES or not all(map(_number, losses)):
-        raise ValueError("tells losses that are no numbers")
+        raise ValueError("reports losses that are no numbers")
 
 
 def _check_times(seconds: Any, span: Any) -> None:
     if not isinstance(span, list | tuple) or len(span) != 2 or not all(map(_number, span)):
-        raise ValueError(f"tells no span of time: {str(span)[:60]}")
+        raise ValueError(f"reports no span of time: {str(span)[:60]}")
     if not _number(seconds) or seconds < 0 or span[0] > span[1]:
-        raise ValueError(f"tells impossible times: {str(seconds)[:60]} s")
+        raise ValueError(f"reports impossible times: {str(seconds)[:60]} s")
 
 
 def _check_words(note: SettingValues) -> None:
     for name in WORDS:
         word = note.get(name, "")
         if not (isinstance(word, str) and len(word) <= MOST_CHARACTERS):
-            raise ValueError(f"tells no readable {name}")
+            raise ValueError(f"reports no readable {name}")
         if not word.isprintable():
-            raise ValueError(f"tells a {name} that cannot be printed")
+            raise ValueError(f"reports a {name} that cannot be printed")
 
 
 def _check_figures(figures: Any) -> None:
     if not isinstance(figures, dict) or len(figures) > MOST_FIGURES:
-        raise ValueError("tells no figures by name")
+        raise ValueError("reports no figures by name")
     for name, value in figures.items():
         if not _number(value) or len(name) > MOST_CHARACTERS or not name.isprintable():
-            raise ValueError(f"tells an impossible figure: {name[:60]!r} {str(value)[:60]}")
+            raise ValueError(f"reports an impossible figure: {name[:60]!r} {str(value)[:60]}")
 
 
 def _number(value: object) -> bool:

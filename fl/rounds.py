@@ -170,7 +170,7 @@ class Rounds:
         )
 
     def _event(self, model: nn.Module | None) -> RoundEnd:
-        """What listeners are told of the last round."""
+        """What listeners hear of the last round."""
         *earlier, played = self.played
         accuracy = played.evaluation.accuracy
         return RoundEnd(

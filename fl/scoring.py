@@ -67,14 +67,14 @@ def answered(
 ) -> Generator[tuple[Job, Tensor | ClientFailed], None, None]:
     """Each job's right answers by class, checked, or why its client failed.
 
-    Of the events only failed attempts are told: scoring is no training.
+    Of the events only failed attempts are reported: scoring is no training.
     """
 
-    def tell(event: Event) -> None:
+    def relay(event: Event) -> None:
         if isinstance(event, AttemptFailed):
             events.emit(event)
 
-    with closing(executor.run(jobs, Events(tell))) as ended:
+    with closing(executor.run(jobs, Events(relay))) as ended:
         for job, outcome in ended:
             if isinstance(outcome, ClientFailed):
                 yield job, outcome

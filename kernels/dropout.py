@@ -14,7 +14,7 @@ from kernels.backends import resolve
 BITS = 32
 MASK = (1 << BITS) - 1
 GOLDEN = 0x9E3779B1
-"""What tells a stream's positions from another's."""
+"""What distinguishes a stream's positions from another's."""
 
 
 def drop(x: Tensor, keys: Tensor, stream: int, p: float, backend: str = "auto") -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernels.groups import wide
 
-# Decides between samples whose distances are too close for float32 to tell.
+# Decides between samples whose distances are too close for float32 to decide.
 
 SMALL = 2.0**-48
 """Squares of smaller distances may lose digits in float32, or vanish."""
@@ -44,10 +44,10 @@ def class_thresholds(distances: Tensor, labels: Tensor, counts: Tensor, quotas: 
     return ordered[places].to(torch.int32).view(torch.float32)
 
 
-def told_apart(
+def separated(
     distances: Tensor, labels: Tensor, thresholds: Tensor, quotas: Tensor, num_features: int
 ) -> tuple[Tensor, Tensor]:
-    """Which samples stay for certain (N,), and which only exact distances can tell (N,).
+    """Which samples stay for certain (N,), and which only exact distances can decide (N,).
 
     A sample stays whose distance is below its class's threshold by more than the error that it may
     have. Those within the error stay too if the quota has a place for all of them; else `settle`
@@ -71,10 +71,10 @@ def settle(stay: Tensor, rows: Tensor, exact: Tensor, labels: Tensor, quotas: Te
     """Adds to those that ``stay`` (N,) the nearest of ``rows``, until each class has its quota.
 
     Args:
-        rows: (M,) the numbers of the samples that `told_apart` could not tell, ascending: of
+        rows: (M,) the numbers of the samples that `separated` could not decide, ascending: of
             equally distant ones the earlier stay.
         exact: (M,) float64 distances of ``rows``.
-        labels, quotas: as of `told_apart`.
+        labels, quotas: as of `separated`.
     """
     places = quotas - torch.zeros_like(quotas).scatter_add_(0, labels, stay.long())
     classes = labels[rows]

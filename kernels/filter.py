@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kernels import reference
 from kernels.backends import resolve
-from kernels.exact import class_thresholds, means, numbers, settle, told_apart
+from kernels.exact import class_thresholds, means, numbers, separated, settle
 from kernels.groups import quotas, refuse_large_samples, refuse_unfit_labels
 from kernels.parts import Local
 
@@ -81,7 +81,7 @@ def nearest_of(parts: Local, keep: float, step: float | None = None) -> Filtered
     quota = quotas(sums.counts, keep)
     labels = parts.all_labels.clamp(0, len(quota) - 1)  # those out of range are refused below
     thresholds = class_thresholds(distances, labels, sums.counts, quota)
-    stay, tied = told_apart(distances, labels, thresholds, quota, parts.num_features)
+    stay, tied = separated(distances, labels, thresholds, quota, parts.num_features)
     # Read together: the host waits for a device at each read.
     num_labelled, num_finite, num_kept, num_tied = torch.stack(
         (sums.counts.sum(), (distances < torch.inf).sum(), quota.sum(), tied.sum())

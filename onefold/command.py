@@ -40,7 +40,7 @@ One-shot federated learning: clients train once, upload once, a server fuses.
   ls        the runs, sweeps, ... there are       onefold ls
   report    draw a run's report again             onefold report runs/NAME
   compare   several runs on one page              onefold compare A B -o c.html
-  privacy   what uploads tell of samples          onefold privacy runs/NAME
+  privacy   what uploads reveal of samples        onefold privacy runs/NAME
   export    figures of runs as a table            onefold export --csv all.csv
             or a run's model                      onefold export --onnx F NAME
   rm        delete runs, sweeps, ...              onefold rm NAME --yes

@@ -24,7 +24,7 @@ def command(
     data_root: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("data"),
     plugin: str | None = None,
 ) -> None:
-    """Measure what uploads tell of the samples they were made of.
+    """Measure what uploads reveal about the samples they were made of.
 
     Membership inference against each classifier that a client uploaded and against the global
     model, and how near synthetic and condensed images are to training images. Writes privacy.json,

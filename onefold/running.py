@@ -137,8 +137,8 @@ def _run(
         prepared = prepare(launch, say=say)
     counts = Counter(client.model for client in prepared.members)
     if len(counts) > 1:
-        told = ", ".join(f"{count} train {name}" for name, count in counts.items())
-        console.print(f"of {len(prepared.members)} clients {told}", highlight=False)
+        parts = ", ".join(f"{count} train {name}" for name, count in counts.items())
+        console.print(f"of {len(prepared.members)} clients {parts}", highlight=False)
     if launch.dry_run:
         print_dry_run(launch, prepared, Console(markup=False))
         return None  # type: ignore[return-value]

@@ -38,13 +38,13 @@ def command(
     prune: Annotated[float | None, tyro.conf.arg(metavar="DAYS")] = None,
     yes: tyro.conf.FlagCreatePairsOff[bool] = False,
 ) -> None:
-    """Tell how large OUTPUT_DIR/.store is, or delete from it.
+    """Show how large OUTPUT_DIR/.store is, or delete from it.
 
     Args:
         output_dir: Where runs are kept.
         prune: Delete the uploads that no run has written or read for so many days; whoever needs
             one later trains that client again.
-        yes: Without this it only tells what goes.
+        yes: Without this it only shows what goes.
     """
     folder, days = output_dir, prune
     if days is not None and not 0 <= days <= MOST_DAYS:

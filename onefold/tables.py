@@ -86,7 +86,7 @@ def grid(
 
 
 def _listed(axes: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-    """The axes' values; a row is told apart by their names alone.
+    """The axes' values; a row is known by their names alone.
 
     Raises:
         UserError: an axis has no values, or two of the same name.

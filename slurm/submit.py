@@ -213,16 +213,16 @@ def _conclude(run_dir: Path, job: str, own: State | None, how: str, console: Con
     """Prints how the job ended, by its own state and by Slurm's; returns the exit status."""
     if own and own.status == 0:
         accuracy = read_json(run_dir / "result.json")["accuracy"]
-        told = f"\naccuracy {accuracy:.4f}\nreport   {run_dir / 'report.html'}"
+        text = f"\naccuracy {accuracy:.4f}\nreport   {run_dir / 'report.html'}"
     elif own and own.status is not None:
         log = log_of(run_dir, job)
-        told = f"job {job}: the run ended with status {own.status}; the end of {log}:\n{tail(log)}"
+        text = f"job {job}: the run ended with status {own.status}; the end of {log}:\n{tail(log)}"
     elif own is None or own.phase == "submitted":
-        told = (
+        text = (
             f"job {job} ended ({how}) without a word in {run_dir}: was it cancelled before it "
             "began, or is this directory not shared with the nodes?"
         )
     else:
-        told = f"job {job} ended ({how}) before the run did; --resume --slurm continues it"
-    print_text(told, console)
+        text = f"job {job} ended ({how}) before the run did; --resume --slurm continues it"
+    print_text(text, console)
     return 1 if own is None or own.status is None else own.status

@@ -127,9 +127,9 @@ def write_sweep(result: JsonObject, folder: Path) -> None:
     write_json(folder / "result.json", result)
     with SummaryWriter(str(folder / "tensorboard")) as writer:
         for trial in result["trials"]:
-            told = {n: trial[n] for n in ("accuracy", "loss") if n in trial}
-            if told:
-                figures = {f"sweep/{name}": value for name, value in told.items()}
+            scores = {n: trial[n] for n in ("accuracy", "loss") if n in trial}
+            if scores:
+                figures = {f"sweep/{name}": value for name, value in scores.items()}
                 writer.add_hparams(trial["settings"], figures, run_name=trial["name"])
 
 

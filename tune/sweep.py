@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Whatever imports torch is imported where it is used: that takes seconds, and is said first.
 
-NEEDED = """A sweep needs to be told what to search, and in which federation.
+NEEDED = """A sweep needs to know what to search, and in which federation.
 Nothing was started.
 
   --space WHAT       server, local, both, or a YAML file of settings and their values
@@ -127,7 +127,9 @@ def _submit(options: "SweepOptions", launch: "Launch", space: "Space", console: 
     from tune.folder import claimed_sweep
 
     if launch.wait:
-        raise UserError("--wait is for a single run's job; a sweep's tells how it goes in its log")
+        raise UserError(
+            "--wait is for a single run's job; a sweep's job reports its progress in its log"
+        )
     require_sbatch()
     sbatch = Sbatch(launch.output_dir / str(launch.name) / "slurm", launch.slurm)
     with claimed_sweep(options, launch, space) as folder:  # until the job has it

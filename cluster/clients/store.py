@@ -74,7 +74,7 @@ class Store:
         """The packed update, or None where it was never made or its file is damaged or another's.
 
         The checksum is of the key too, which is of one client (and, in later rounds, of one round).
-        Its file's time tells when the update was last used.
+        Its file's time says when the update was last used.
         """
         file, checksum_file = self.file(key), self.file(key).with_suffix(".sha256")
         with contextlib.suppress(OSError):  # there is none, or it is another user's

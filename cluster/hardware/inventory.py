@@ -220,7 +220,7 @@ def take_inventory(environ: Mapping[str, str] = os.environ) -> Inventory:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use; all of the machine's where the system does not tell."""
+    """Cores that this process may use; all of the machine's where the system does not say."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -112,8 +112,8 @@ def _completed(
         return request
     if total <= 0:
         raise UserError(
-            f"the GPUs of {inventory.source} do not tell their memory: set the gpus of each role, "
-            "as in resources.classifier.gpus"
+            f"the GPUs of {inventory.source} do not report their memory: set the gpus of each "
+            "role, as in resources.classifier.gpus"
         )
     if request.shared:
         fair = total * max(len(inventory.gpus), 1) / max(1, inventory.cpus // request.cpus)

@@ -131,10 +131,10 @@ def _in_child(subjects: list[Subject]) -> list[Step]:
     by_value(type(s.training).__module__ for s in subjects)
     given = pickle.dumps(packed_models()) + cloudpickle.dumps(subjects)
     try:
-        told, errors = run_script(Path(__file__), given, TIMEOUT_S)
+        printed, errors = run_script(Path(__file__), given, TIMEOUT_S)
     except TimeoutError:
         raise _failed(subjects, f"no answer within {TIMEOUT_S:.0f} s") from None
-    steps = [Step(**json.loads(line)) for line in told.splitlines()]
+    steps = [Step(**json.loads(line)) for line in printed.splitlines()]
     if len(steps) < len(subjects):
         lines = errors.decode(errors="replace").strip().splitlines()
         reason = lines[-1][:300] if lines else "it ended without a word, as for want of memory"
@@ -211,7 +211,7 @@ def _read() -> dict[str, JsonObject]:
 
 
 if __name__ == "__main__":
-    with open(0, "rb") as given, open(1, "w") as told:
+    with open(0, "rb") as given, open(1, "w") as printed:
         add_models(pickle.load(given))  # before the subjects, which may be of them
         for subject in pickle.load(given):
-            print(json.dumps(asdict(measure(subject))), file=told, flush=True)
+            print(json.dumps(asdict(measure(subject))), file=printed, flush=True)

@@ -56,7 +56,7 @@ class LaunchOptions(Settings, Generic[Options]):
     save_every: Count | None = None
     """Also keep the global model after every so many rounds, as model/round-N.safetensors."""
     track: tuple[Literal["wandb", "mlflow"], ...] = ()
-    """Experiment trackers that are told of the run too: wandb, mlflow, or both."""
+    """Experiment trackers that record the run too: wandb, mlflow, or both."""
     report_real_images: bool = False
     """Show real training images in the report, and so to trackers. Not with dp.epsilon."""
     dry_run: bool = False

@@ -53,7 +53,7 @@ class TensorBoard:
 
     def __call__(self, event: Event) -> None:
         """Writes the event's figures, if it has any."""
-        with named_errors(self._directory):  # its thread tells of a full disk at a later event
+        with named_errors(self._directory):  # its thread reports a full disk at a later event
             self._write(event)
 
     def _write(self, event: Event) -> None:

@@ -109,7 +109,7 @@ class Mlflow:
 
         self._mlflow: Any = mlflow
         if os.environ.get("MLFLOW_TRACKING_URI", "").startswith("file:"):
-            # Newer versions want to be told twice that runs are to be kept in a folder.
+            # Newer versions want to hear twice that runs are to be kept in a folder.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         if "MLFLOW_EXPERIMENT_NAME" not in os.environ:
             mlflow.set_experiment("onefold")

@@ -267,8 +267,8 @@ def _below_floors(figures: Sequence[Figure]) -> list[str]:
     for row in _by_row(figures):
         for floor in (figure for figure in row if figure.cell.method in FLOORS):
             below = [f for f in row if f.mean < floor.mean and f.cell.method not in FLOORS]
-            if told := ", ".join(f"{f.cell.method} by {floor.mean - f.mean:.1f}" for f in below):
-                found.append(f"- {floor.cell.row}: below {FLOORS[floor.cell.method]}: {told}")
+            if listed := ", ".join(f"{f.cell.method} by {floor.mean - f.mean:.1f}" for f in below):
+                found.append(f"- {floor.cell.row}: below {FLOORS[floor.cell.method]}: {listed}")
     return found
 
 

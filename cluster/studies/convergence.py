@@ -21,7 +21,7 @@ PARTS = 5
 def loss_curve(run_dir: Path) -> tuple[float, ...]:
     """Losses of the run's last fit at the server, by round and epoch, of ``metrics.jsonl``.
 
-    Of epochs that were not tested nothing is told, and none is there without a fit.
+    Of epochs that were not tested nothing is known, and nothing at all without a fit.
     """
     events = read_events(run_dir / "metrics.jsonl")
     epochs = [event for event in events if isinstance(event, Epoch)]
@@ -48,7 +48,7 @@ def late_share(losses: Sequence[float]) -> float | None:
 
 
 def still_falling(curves: Sequence[Sequence[float]]) -> bool:
-    """Whether the losses of a cell's runs, on the mean of those that tell, were still falling."""
+    """Whether the losses of a cell's runs, on the mean of those with any, were still falling."""
     shares = [share for share in map(late_share, curves) if share is not None]
     return bool(shares) and mean(shares) > STILL_FALLING
 
@@ -65,7 +65,7 @@ def rising(curves: Sequence[Sequence[float]]) -> bool:
 
 def client_curves(run_dir: Path) -> dict[int, Sequence[float]]:
     """The losses of each client's first training, by epoch, of ``metrics.jsonl``; without clients
-    that tell none."""
+    that have none."""
     events = read_events(run_dir / "metrics.jsonl")
     ended = [e for e in events if isinstance(e, ClientEnd) and e.round == 1 and e.losses]
     return {event.client: event.losses for event in reversed(ended)}
@@ -73,8 +73,10 @@ def client_curves(run_dir: Path) -> dict[int, Sequence[float]]:
 
 def untrained_clients(runs: Sequence[Mapping[int, Sequence[float]]]) -> bool:
     """Whether half of the clients or more have not learned their own samples."""
-    told = [_untrained(losses) for run in runs for losses in run.values() if len(losses) >= PARTS]
-    return bool(told) and 2 * sum(told) >= len(told)
+    untrained = [
+        _untrained(losses) for run in runs for losses in run.values() if len(losses) >= PARTS
+    ]
+    return bool(untrained) and 2 * sum(untrained) >= len(untrained)
 
 
 def _untrained(losses: Sequence[float]) -> bool:

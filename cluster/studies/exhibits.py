@@ -27,7 +27,7 @@ LEVELS = (50, 60, 70, 80, 90, 95)
 Amount = Callable[[Figure, float], float | None]
 """What a cell needed until an accuracy (0 to 1) was first reached, mean over seeds; None where a
 seed never reaches it."""
-Tell = Callable[[Sequence[Figure]], list[str]]
+Describe = Callable[[Sequence[Figure]], list[str]]
 """The lines of a table, with what it is about above it."""
 
 
@@ -79,19 +79,21 @@ def curves(figure: Figure) -> np.ndarray:
 Columns = Mapping[str, str]
 
 
-def _told(about: str) -> Callable[[Callable[[Figure, Sequence[Figure]], Columns | None]], Tell]:
-    """Makes a table of a function that tells of one cell, among all, by column; a cell of which it
+def _described(
+    about: str,
+) -> Callable[[Callable[[Figure, Sequence[Figure]], Columns | None]], Describe]:
+    """Makes a table of a function that describes one cell, among all, by column; a cell of which it
     gives None has no line."""
 
-    def decorated(cells: Callable[[Figure, Sequence[Figure]], Columns | None]) -> Tell:
-        def tell(figures: Sequence[Figure]) -> list[str]:
+    def decorated(cells: Callable[[Figure, Sequence[Figure]], Columns | None]) -> Describe:
+        def describe(figures: Sequence[Figure]) -> list[str]:
             found = [(figure.cell, cells(figure, figures)) for figure in figures]
             rows = [
                 {"Row": c.row, "Method": c.method, **own} for c, own in found if own is not None
             ]
             return [about, "", *table(rows)] if rows else []
 
-        return wraps(cells)(tell)
+        return wraps(cells)(describe)
 
     return decorated
 
@@ -102,20 +104,20 @@ def _levels(figure: Figure, levels: Sequence[int], amount: Amount, spelled: str)
     return {f"{level} %": spelled.format(value) for level, (value,) in found}
 
 
-@_told("Epochs at the server until an accuracy is reached by every seed, mean over seeds:")
-def tell_targets(figure: Figure, figures: Sequence[Figure]) -> Columns:
+@_described("Epochs at the server until an accuracy is reached by every seed, mean over seeds:")
+def describe_targets(figure: Figure, figures: Sequence[Figure]) -> Columns:
     """A column per target that some method reaches."""
     return _levels(figure, TARGETS, epochs_to_target, "{:.1f}")
 
 
-@_told("MiB (up, down and between clients) until every seed has an accuracy, mean over seeds:")
-def tell_traffic(figure: Figure, figures: Sequence[Figure]) -> Columns:
+@_described("MiB (up, down and between clients) until every seed has an accuracy, mean over seeds:")
+def describe_traffic(figure: Figure, figures: Sequence[Figure]) -> Columns:
     """HFLDD's Figure 6: a column for each accuracy that some method has."""
     return _levels(figure, LEVELS, mib_until, "{:.2f}")
 
 
-@_told("Mean curve over seeds, in percent; a fall after the best epoch is forgetting:")
-def tell_forgetting(figure: Figure, figures: Sequence[Figure]) -> Columns:
+@_described("Mean curve over seeds, in percent; a fall after the best epoch is forgetting:")
+def describe_forgetting(figure: Figure, figures: Sequence[Figure]) -> Columns:
     """Start, peak and end of the mean curve, and the fall from peak to end."""
     curve = 100 * curves(figure).mean(axis=0)
     best = int(curve.argmax())
@@ -123,11 +125,11 @@ def tell_forgetting(figure: Figure, figures: Sequence[Figure]) -> Columns:
     return {"Start": f"{curve[0]:.2f}", "Best": f"{curve[best]:.2f}", "Epoch": str(best), **last}
 
 
-@_told(
+@_described(
     "The best round is chosen by the test split, as FedAF's paper does; what is in the table "
     "above is the last one:"
 )
-def tell_rounds(figure: Figure, figures: Sequence[Figure]) -> Columns:
+def describe_rounds(figure: Figure, figures: Sequence[Figure]) -> Columns:
     """The best round beside the last one, and bytes: FedAF's paper prints the best."""
     return {
         "Last round, %": str(figure),
@@ -137,7 +139,7 @@ def tell_rounds(figure: Figure, figures: Sequence[Figure]) -> Columns:
     }
 
 
-def tell_domains(figures: Sequence[Figure]) -> list[str]:
+def describe_domains(figures: Sequence[Figure]) -> list[str]:
     """A column per domain, and their plain mean; the paper's below where the domains are its."""
     domains = list(figures[0].results[0]["per_domain_accuracy"])
     papers = published()["fedaf-table2"]
@@ -158,11 +160,11 @@ def tell_domains(figures: Sequence[Figure]) -> list[str]:
     ]
 
 
-@_told(
+@_described(
     "After the last round, in percent over clients; below alone: clients that method local, of "
     "the same row and seed, leaves with a higher accuracy:"
 )
-def tell_clients(figure: Figure, figures: Sequence[Figure]) -> Columns:
+def describe_clients(figure: Figure, figures: Sequence[Figure]) -> Columns:
     """How the clients' accuracies lie beside their mean, who is better off alone, and bytes: also
     over what FedAvg's clients would have sent in the same rounds."""
     found = {"Mean": "mean", "Spread": "spread", "Worst tenth": "worst_tenth"}
@@ -199,7 +201,7 @@ def _mib_up(figure: Figure) -> str:
     return f"{mean(result['bytes_up'] for result in figure.results) / MIB:.2f}"
 
 
-def tell_fid(figures: Sequence[Figure]) -> list[str]:
+def describe_fid(figures: Sequence[Figure]) -> list[str]:
     """A line per number of CVAE epochs, between the two ends of the scale."""
     first, printed = figures[0].results[0]["fid"], published()["fid-distances"]
     rows = [("Gaussian noise", f"{first['noise']:.4g}", "360.53")]
@@ -219,17 +221,20 @@ def tell_fid(figures: Sequence[Figure]) -> list[str]:
     ]
 
 
-def tell_hfldd(figures: Sequence[Figure]) -> list[str]:
+def describe_hfldd(figures: Sequence[Figure]) -> list[str]:
     """Traffic until the paper's targets and others, and what members sent."""
-    parts = [tell(figures) for tell in (tell_targets_of_tables, tell_traffic, tell_sent)]
+    parts = [
+        describe(figures)
+        for describe in (describe_targets_of_tables, describe_traffic, describe_sent)
+    ]
     return [line for part in parts if part for line in (*part, "")][:-1]
 
 
-@_told(
+@_described(
     "Tables II to IV, IID clients: rounds and MiB (up, down and between clients) until every "
     "seed has the target, mean over seeds. The paper's MiB are of a round more than it prints:"
 )
-def tell_targets_of_tables(figure: Figure, figures: Sequence[Figure]) -> Columns | None:
+def describe_targets_of_tables(figure: Figure, figures: Sequence[Figure]) -> Columns | None:
     """HFLDD's Tables II to IV: rounds and MiB until the data set's target, of IID clients."""
     papers = published()["hfldd-traffic"].get(figure.cell.row.partition("-")[0])
     if papers is None or dict(figure.cell.settings).get("C") != "10":
@@ -253,11 +258,11 @@ def _over_hfldd(
     return [rounds.format(own[0]), f"{own[1]:.2f}", over]
 
 
-@_told(
+@_described(
     "What members sent their heads; the distance is the root mean square one from a sent image "
     "to the nearest real one of its class at its client, of the pixels' range. First seed:"
 )
-def tell_sent(figure: Figure, figures: Sequence[Figure]) -> Columns | None:
+def describe_sent(figure: Figure, figures: Sequence[Figure]) -> Columns | None:
     """Of HFLDD's rows: clusters, and how near to real images is what members sent."""
     result = figure.results[0]
     if "clusters" not in result or "heads" not in result:
@@ -333,7 +338,7 @@ class Exhibit:
     """A line, of all cells of a place and method; None where the method has none."""
     x: str
     """Label of the horizontal axis."""
-    tell: Tell = lambda figures: []
+    describe: Describe = lambda figures: []
     """Not given where the table of accuracies states all that the figure shows."""
     y: str = "accuracy"
     """Label of the vertical axis; accuracies are from 0 to 1, and shown in percent."""
@@ -384,21 +389,23 @@ _EPOCHS = partial(over_levels, epochs_to_target, TARGETS)
 _TRAFFIC = Exhibit(over_traffic, "accuracy, %", y="MiB until then", scale="log")
 _CLUSTERS = Exhibit(over_clusters, "cluster", y="clients")
 EXHIBITS = {
-    "fig5": Exhibit(_EPOCHS, "target accuracy, %", tell_targets, y="epochs at the server"),
-    "fig6": Exhibit(over_time, "epoch at the server", tell_forgetting),
+    "fig5": Exhibit(_EPOCHS, "target accuracy, %", describe_targets, y="epochs at the server"),
+    "fig6": Exhibit(over_time, "epoch at the server", describe_forgetting),
     "fig7": Exhibit(_LOCAL_EPOCHS, "local epochs"),
     "fig8": Exhibit(partial(over_setting, "num-samples"), "synthetic samples"),
-    "fid": Exhibit(over_distance, "Fréchet distance (own features)", tell_fid),
-    "fedaf": _ROUNDS(tell_rounds),
-    "fedaf-table2": _ROUNDS(tell_domains),
-    "fedaf-table6": _ROUNDS(tell_rounds),
-    "fedd2s-table2": _ROUNDS(tell_clients),
-    "fedd2s-table3": _ROUNDS(tell_clients),
-    "fedd2s-fig5": Exhibit(_LOCAL_EPOCHS, "local epochs", tell_clients),
-    "fedd2s-fig6": _ROUNDS(tell_clients),
-    "fedd2s-fig7": Exhibit(partial(over_setting, "dropping.rate"), "dropping rate", tell_clients),
-    "hfldd": _ROUNDS(tell_hfldd, also={"traffic": _TRAFFIC, "clusters": _CLUSTERS}),
+    "fid": Exhibit(over_distance, "Fréchet distance (own features)", describe_fid),
+    "fedaf": _ROUNDS(describe_rounds),
+    "fedaf-table2": _ROUNDS(describe_domains),
+    "fedaf-table6": _ROUNDS(describe_rounds),
+    "fedd2s-table2": _ROUNDS(describe_clients),
+    "fedd2s-table3": _ROUNDS(describe_clients),
+    "fedd2s-fig5": Exhibit(_LOCAL_EPOCHS, "local epochs", describe_clients),
+    "fedd2s-fig6": _ROUNDS(describe_clients),
+    "fedd2s-fig7": Exhibit(
+        partial(over_setting, "dropping.rate"), "dropping rate", describe_clients
+    ),
+    "hfldd": _ROUNDS(describe_hfldd, also={"traffic": _TRAFFIC, "clusters": _CLUSTERS}),
     "hfldd-table5": _ROUNDS(),
-    "hfldd-table6": _ROUNDS(tell_sent),
-    "hfldd-fig7": _ROUNDS(tell_sent),
+    "hfldd-table6": _ROUNDS(describe_sent),
+    "hfldd-fig7": _ROUNDS(describe_sent),
 }

@@ -94,8 +94,8 @@ def tables(cells: Sequence[Figures]) -> list[Table]:
         f"{DRAWN} drawn with replacement: the data set has fewer samples": _is_drawn,
         f"{REUSED} some clients were reused from the store: no time to compare": _reused,
     }
-    told = [note for note, holds in notes.items() if any(map(holds, cells))]
-    shown[0].caption = "; ".join(told) or None
+    captions = [note for note, holds in notes.items() if any(map(holds, cells))]
+    shown[0].caption = "; ".join(captions) or None
     return shown
 
 

@@ -254,7 +254,7 @@ def _clients_processes() -> Iterator[int]:
 
 
 def _peak(process: int | str) -> int:
-    """Most resident bytes so far; 0 for one that has ended. (psutil tells what is resident now.)"""
+    """Most resident bytes so far; 0 for one that has ended. (psutil gives what is resident now.)"""
     with suppress(OSError):
         status = (PROC / str(process) / "status").read_text()
         if found := re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE):

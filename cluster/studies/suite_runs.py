@@ -50,7 +50,7 @@ def runs_of(
     return found
 
 
-def tell(runs: Runs) -> None:
+def describe(runs: Runs) -> None:
     """Prints the time of what is not finished, kind by kind, and of all of it.
 
     One run of each kind is tried as by ``--smoke`` and stands for the others. Runs that differ in
@@ -75,10 +75,10 @@ def tell(runs: Runs) -> None:
             console.print(f"{title}: {about(estimate.seconds)} each")
             seconds += estimate.seconds * count
             gpu_hours += estimate.gpu_hours * count
-    told = f"one after the other {about(seconds)}" if seconds else "nothing is known"
+    total = f"one after the other {about(seconds)}" if seconds else "nothing is known"
     gpus = f", {gpu_hours:.1f} GPU-hours" if gpu_hours else ""
     without = f", without {unknown} runs of which nothing is known" if unknown and seconds else ""
-    console.print(f"{told}{gpus}{without}")
+    console.print(f"{total}{gpus}{without}")
 
 
 def _estimate(launch: Launch, name: str) -> Estimate:
@@ -109,7 +109,9 @@ class Table:
     def text(self) -> str:
         """The table, and what else its paper's figure shows in numbers."""
         table = as_markdown(self.name, self.scale, self.seeds, self.figures)
-        return "\n".join([table, *self.exhibit.tell(self.figures), ""]) if self.exhibit else table
+        return (
+            "\n".join([table, *self.exhibit.describe(self.figures), ""]) if self.exhibit else table
+        )
 
     def pictures(self) -> dict[str, bytes]:
         """The figure as PNG files, by their names; of a table none."""
@@ -148,9 +150,9 @@ def print_plan(runs: Runs) -> None:
 
 
 def run_all(runs: Runs) -> list[Figure]:
-    """Runs what is not finished, and tells of each; returns the figures of all.
+    """Runs what is not finished, and reports each; returns the figures of all.
 
-    A run in which a client fails for good is told, and the others go on.
+    A run in which a client fails for good is reported, and the others go on.
 
     Raises:
         UserError: a run cannot be, which is said before the first, or was run with other settings.
@@ -171,12 +173,12 @@ def run_all(runs: Runs) -> list[Figure]:
             with Steps(Console(markup=False), title) as say:
                 result = _result(launch, say)
         except ClientFailed as error:
-            failure, told = error, str(error)
+            failure, outcome = error, str(error)
             failed.setdefault(cell, []).append(f"seed {seed}: {error}")
         else:
             found.setdefault(cell, []).append((result, locate(launch)))
-            told = f"{result['accuracy']:.4f}, {duration(result['seconds']['total'])}"
-        print(f"{title}: {told}", flush=True)
+            outcome = f"{result['accuracy']:.4f}, {duration(result['seconds']['total'])}"
+        print(f"{title}: {outcome}", flush=True)
     if failure is not None and not found:
         raise failure
     return [figure_of(cell, of_cell, failed.get(cell, ())) for cell, of_cell in found.items()]
@@ -219,8 +221,10 @@ def _result(launch: Launch, say: Callable[[str], None]) -> JsonObject:
         run_dir = locate(launch)
         if finished(launch):
             if changed := differences(run_dir / "config.yaml", launch.run):
-                told = ", ".join(changed.values())
-                raise UserError(f"{run_dir} is of another run ({told}); remove it, or name another")
+                other = ", ".join(changed.values())
+                raise UserError(
+                    f"{run_dir} is of another run ({other}); remove it, or name another"
+                )
             return read_json(run_dir / "result.json")
         prepared = prepare(launch, say=say)
     from cluster.run.runner import execute
@@ -231,7 +235,7 @@ def _result(launch: Launch, say: Callable[[str], None]) -> JsonObject:
 
 
 def _heard(say: Callable[[str], None]) -> Listener:
-    """Says what the run's events tell that it prepares, and once when that is over."""
+    """Says what the run's events report that it prepares, and once when that is over."""
     running = False
 
     def hear(event: Event) -> None:

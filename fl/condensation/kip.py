@@ -117,13 +117,13 @@ class Distilling:
         self._support = self._real[self.chosen].clone().requires_grad_(True)
         self._support_labels = self._labels[self.chosen]
         self._adam = Adam(config.lr).for_cohort([[self._support]])
-        self._told = self._support.detach()  # the same memory, until steps are taken together
+        self._yielded = self._support.detach()  # the same memory, until steps are taken together
         self._is_solved = torch.zeros((), dtype=torch.bool, device=device)
 
     def steps(self) -> Iterator[Stepped]:
         """Each step up to the one that solves its targets, or up to the last.
 
-        On a GPU a few more may be taken than are told; they change nothing of what was told.
+        On a GPU a few more may be taken than are yielded; they change nothing of what was yielded.
 
         Raises:
             ValueError: a step has no prediction, as :data:`kernels.kip.FLAWS` says.
@@ -148,23 +148,23 @@ class Distilling:
 
     def _step(self, rows: Tensor) -> Stepped:
         config, support, wanted = self._config, self._support, self._labels[rows]
-        told, flaw = predictions(
+        answers, flaw = predictions(
             support, self._support_labels, self._real[rows], ridge=config.ridge, depth=config.depth
         )
         support.grad = None
-        loss = 0.5 * (told - wanted).square().mean()
+        loss = 0.5 * (answers - wanted).square().mean()
         loss.backward()
         self._adam.step((0,))
-        right = (told.argmax(1) == wanted.argmax(1)).double().mean()
+        right = (answers.argmax(1) == wanted.argmax(1)).double().mean()
         if config.stop == "accuracy" and self._together > 1:
-            self._told = torch.where(self._is_solved, self._told, support.detach())
+            self._yielded = torch.where(self._is_solved, self._yielded, support.detach())
             self._is_solved = self._is_solved | (right > SOLVED)
         return Stepped(loss.detach(), right, flaw)
 
     @property
     def images(self) -> Tensor:
-        """The images after the last step that is told, (n, C, H, W) float64 on the CPU."""
-        return self._told.cpu() * self._deviation + self._mean
+        """The images after the last step that is yielded, (n, C, H, W) float64 on the CPU."""
+        return self._yielded.cpu() * self._deviation + self._mean
 
 
 def distil(inputs: TaskInput) -> TaskOutput:
@@ -194,7 +194,7 @@ def share_images(inputs: TaskInput) -> TaskOutput:
 
 
 def _upload(images: Tensor, labels: Tensor, shard: Shard, *, steps: int) -> TaskOutput:
-    """By class, so that the names tell the labels and no byte is sent for them."""
+    """By class, so that the names say the labels and no byte is sent for them."""
     classes = labels.unique().tolist()
     tensors = {f"images.{c}": images[labels == c] for c in classes}
     real = {c: as_bytes(shard.images[shard.labels == c]) for c in classes}

@@ -467,7 +467,7 @@ ROWS = 1024
 
 
 @torch.no_grad()
-def tell_mean_logits(inputs: TaskInput) -> TaskOutput:
+def send_mean_logits(inputs: TaskInput) -> TaskOutput:
     """Uploads the global model's mean logits, in eval mode, on each of the client's classes.
 
     ``mean_logits`` V_k (Eq. 5) and ``soft_labels`` R_k (Eq. 11), (classes, classes) each. Rows of

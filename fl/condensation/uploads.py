@@ -42,7 +42,7 @@ def mean_over_holders(updates: Sequence[Update], name: str, run_spec: RunSpec) -
 
 
 def rows_of_holder(update: Update, name: str, run_spec: RunSpec) -> Tensor:
-    """A row for each class that the client told soft labels of, (classes, classes); the others are
+    """A row for each class that the client sent soft labels of, (classes, classes); the others are
     NaN, whatever it sent.
 
     Raises:
@@ -55,14 +55,14 @@ def rows_of_holder(update: Update, name: str, run_spec: RunSpec) -> Tensor:
             f"client {update.client.id} sent {name} as {own.dtype} {tuple(own.shape)}, "
             f"expected torch.float32 {shape}"
         )
-    told = told_classes(update)
-    if own[~told].any():
+    answered = answered_classes(update)
+    if own[~answered].any():
         raise ValueError(f"client {update.client.id} sent {name} of classes without soft labels")
-    return own.where(told[:, None], torch.nan)
+    return own.where(answered[:, None], torch.nan)
 
 
-def told_classes(update: Update) -> Tensor:
-    """Whether the client told soft labels of each class, bool (classes,): zeros are none."""
+def answered_classes(update: Update) -> Tensor:
+    """Whether the client sent soft labels of each class, bool (classes,): zeros are none."""
     return sent(update, "soft_labels").any(1)
 
 
@@ -74,6 +74,6 @@ def check_knowledge(update: Update, run_spec: RunSpec) -> None:
     """
     rows_of_holder(update, "mean_logits", run_spec)
     soft = rows_of_holder(update, "soft_labels", run_spec)
-    held = soft[told_classes(update)]
+    held = soft[answered_classes(update)]
     if len(held):
         check_probabilities(held, "soft_labels")

@@ -184,7 +184,7 @@ def read_hugging_face(name: str) -> Dataset:
     from datasets import load_dataset
 
     try:
-        with _offline(), redirect_stderr(StringIO()):  # it tells there what it has found
+        with _offline(), redirect_stderr(StringIO()):  # it prints there what it has found
             found: Any = load_dataset(where, configuration or None)
     except Exception as error:  # of many kinds, for a name or a file that is not there
         reason = " ".join(str(error).split())[:200]

@@ -251,7 +251,7 @@ class Dataset:
 
 
 def _digests(split: Split) -> list[bytes]:
-    """Of each sample, by which two can be told apart."""
+    """Of each sample, by which two can be distinguished."""
     if isinstance(split.images, Lazy):
         return [row.tobytes() for row in split.images.digests]
     return [hashlib.sha256(row.tobytes()).digest() for row in split.images]

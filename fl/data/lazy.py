@@ -1,8 +1,8 @@
 """Samples that are read when they are needed: a data set object, or an array in a file.
 
 Random transforms of a data set object are drawn anew in every epoch, from the client's own stream.
-All samples are read once at the start, to know their form, their labels and what tells them from
-others.
+All samples are read once at the start, to know their form, their labels and what distinguishes them
+from others.
 """
 
 import hashlib
@@ -126,7 +126,7 @@ class Lazy:
         return found
 
     def tobytes(self) -> bytes:
-        """What tells these samples from others: their digests."""
+        """What distinguishes these samples from others: their digests."""
         return self.digests.tobytes()
 
     def read(self, rows: np.ndarray, seed: int) -> np.ndarray:

@@ -427,8 +427,8 @@ def of_clients(name: str, data: Mapping[Any, Any]) -> Dataset:
     parts = [as_dataset(f"{name} of client {client}", own) for client, own in data.items()]
     forms = {(p.inputs.shape, p.train.images.dtype.str, p.inputs.kind): p.inputs for p in parts}
     if len(forms) > 1:
-        told = " and ".join(str(forms[form]) for form in sorted(forms)[:2])
-        raise UserError(f"data {name}: clients' samples are of several kinds: {told}")
+        named = " and ".join(str(forms[form]) for form in sorted(forms)[:2])
+        raise UserError(f"data {name}: clients' samples are of several kinds: {named}")
     splits = [split for p in parts for split in (p.train, p.test)]
     sizes = [len(split.labels) for split in splits]
     held = np.repeat(np.tile([False, True], len(parts)), sizes)

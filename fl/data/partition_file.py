@@ -99,11 +99,13 @@ def _check_owners(path: Path, lists: Lists, num_clients: int, num_samples: int) 
 
 def _npz(path: Path, num_samples: int, whole: int) -> tuple[Lists, Lists]:
     names = ("train", "train_counts", "test", "test_counts")
-    train, counts, test, test_counts, *told = read_arrays(path, (*names, "samples"), names)
-    if not told and num_samples != whole:
+    train, counts, test, test_counts, *recorded = read_arrays(path, (*names, "samples"), names)
+    if not recorded and num_samples != whole:
         raise UserError(f"{path} does not say of how many samples it is; the run takes a part")
-    if told and told[0].tolist() not in ([], [whole]):
-        raise UserError(f"{path} is of {told[0].ravel()[:1]} training samples; there are {whole}")
+    if recorded and recorded[0].tolist() not in ([], [whole]):
+        raise UserError(
+            f"{path} is of {recorded[0].ravel()[:1]} training samples; there are {whole}"
+        )
     return _cut(path, "train", train, counts), _cut(path, "test", test, test_counts)
 
 

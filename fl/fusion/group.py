@@ -78,9 +78,9 @@ class ProcessGroup(Group):
     def _recognise(self, secret: bytes, device: torch.device) -> None:
         proofs = [proof(secret, rank, self.size) for rank in range(self.size)]
         own = torch.tensor([*proofs[self.rank]], dtype=torch.uint8, device=device)
-        told = [torch.empty_like(own) for _ in proofs]
-        self._together(lambda: dist.all_gather(told, own, async_op=True))
-        for rank, (expected, tensor) in enumerate(zip(proofs, told, strict=True)):
+        received = [torch.empty_like(own) for _ in proofs]
+        self._together(lambda: dist.all_gather(received, own, async_op=True))
+        for rank, (expected, tensor) in enumerate(zip(proofs, received, strict=True)):
             if not hmac.compare_digest(bytes(tensor.tolist()), expected):
                 raise StrangerError(f"rank {rank} does not know the secret of rank {self.rank}")
 

@@ -107,7 +107,7 @@ class Pool:
         for rows in torch.randperm(len(labels), generator=order).to(labels.device).split(size):
             yield {name: column[rows] for name, column in self.columns.items()}
 
-    def told(self, **figures: Any) -> JsonObject:
+    def described(self, **figures: Any) -> JsonObject:
         """Fields of an :class:`fl.server.Outcome` about the images; none is filtered out."""
         count = len(self.columns["labels"])
         synthetic = {name: self.columns[name] for name in ("images", "labels")}

@@ -93,7 +93,7 @@ def _apportioned(weights: np.ndarray, total: int) -> np.ndarray:
 BATCH = 256
 """Samples that a decoder draws at once, on any rank: other batch sizes would round differently."""
 PIXEL = unit_for(1.0)
-"""What pixels are whole multiples of: 2**-18, a thousandth of what 8 bits tell apart."""
+"""What pixels are whole multiples of: 2**-18, a thousandth of what 8 bits distinguish."""
 
 
 @dataclass(frozen=True, kw_only=True)

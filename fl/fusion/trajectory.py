@@ -119,8 +119,8 @@ def _train(
     buffers = {name: tensor.clone() for name, tensor in start.items() if name not in names}
     weights = {name: start[name].detach().requires_grad_() for name in names}
     for change in augmented:
-        told = functional_call(model, {**weights, **buffers}, (change(images),))
-        loss = -(labels * told.log_softmax(1)).mean()
+        logits = functional_call(model, {**weights, **buffers}, (change(images),))
+        loss = -(labels * logits.log_softmax(1)).mean()
         gradients = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
         moved = zip(weights.items(), gradients, strict=True)
         weights = {name: w - rate * gradient for (name, w), gradient in moved}

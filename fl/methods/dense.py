@@ -110,9 +110,9 @@ class Lessons:
         """Makes an epoch's images, and returns what the student learns in it."""
         raise NotImplementedError
 
-    def told(self) -> JsonObject:
+    def described(self) -> JsonObject:
         """Fields of the outcome about the images."""
-        return self.pool.told()
+        return self.pool.described()
 
 
 class DenseLessons(Lessons):
@@ -160,7 +160,7 @@ def run(
             config=config.kd.fit_config(),
             stage="fusion",
         )
-    return Outcome(model=student, start=start, epochs=result.epochs, **lessons.told())
+    return Outcome(model=student, start=start, epochs=result.epochs, **lessons.described())
 
 
 def generator_loss(

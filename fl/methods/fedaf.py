@@ -6,7 +6,7 @@ them. The server trains the global model on the images of all clients and matche
 labels.
 
 FedDM (Xiong et al., 2022), as FedAF's paper compares with it: clients learn their images with the
-features of networks near the global model, and tell nothing before.
+features of networks near the global model, and send nothing before.
 """
 
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ from fl.condensation.task import (
     LocalCondensation,
     class_means,
     knowledge_matching,
-    tell_mean_logits,
+    send_mean_logits,
 )
 from fl.condensation.uploads import (
+    answered_classes,
     check_knowledge,
     condensed_data,
     mean_over_holders,
-    told_classes,
 )
 from fl.exchange import prefixed
 from fl.federation import Batch, RunSpec, Update
@@ -136,20 +136,20 @@ def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds
     model = starting_classifier(own, server.run_spec).to(server.device)
     loss = KnowledgeLoss(weight=config.knowledge, temperature=config.temperature)
     data: Batch = {}
-    told: dict[int, Tensor] = {}
+    answered: dict[int, Tensor] = {}
 
     def check_condensed(update: Update, run_spec: RunSpec) -> None:
         trained(update, run_spec)
-        check_told(update, told[update.client.id])
+        check_answers(update, answered[update.client.id])
 
     for _ in rounds.play(clients, server, model):
         weights = prefixed("classifier", model)
         logits = clients.map(  # Eqs. 5, 11
-            tell_mean_logits, broadcast=weights, check=check_knowledge
+            send_mean_logits, broadcast=weights, check=check_knowledge
         )
         v = mean_over_holders(logits, "mean_logits", server.run_spec)  # Eq. 8
         r = mean_over_holders(logits, "soft_labels", server.run_spec)  # Eq. 12
-        told |= {u.client.id: told_classes(u) for u in logits}
+        answered |= {u.client.id: answered_classes(u) for u in logits}
         shared = {"mean_logits": v} if config.collaboration else {}
         updates = clients.train(  # Eq. 10
             broadcast=shared, known=weights, check=check_condensed
@@ -161,10 +161,10 @@ def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds
     return rounds.outcome(model, synthetic=pictures(data))
 
 
-def check_told(update: Update, told: Tensor) -> None:
-    """Raises `ValueError` for images of a class whose soft labels their client did not tell: where
+def check_answers(update: Update, answered: Tensor) -> None:
+    """Raises `ValueError` for images of a class whose soft labels their client did not send: where
     no other client has the class, the server would learn NaN."""
-    missing = [c for c in update.tensors["classes"].tolist() if not told[c]]
+    missing = [c for c in update.tensors["classes"].tolist() if not answered[c]]
     if missing:
         raise ValueError(f"sent images of the classes {missing}, and no soft labels of them")
 

@@ -99,17 +99,17 @@ def run(clients: Clients, server: Server, config: FedD2SConfig, *, rounds: Round
     def depth(client: int) -> int:
         return config.depth(layers, taken[client])
 
-    def check_told(update: Update, run_spec: RunSpec) -> None:
+    def check_answers(update: Update, run_spec: RunSpec) -> None:
         received(update, layers, shapes, depth(update.client.id), torch.device("cpu"))
 
     for chosen in taken.play(rounds, server, config, model):
         # A client counts its rounds itself; by the server's count it need not remember them.
         known = {"depth": torch.tensor([depth(client.id) for client in clients.members])}
-        told = clients.map(tell_knowledge, only=chosen, known=known, check=check_told)
+        updates = clients.map(send_knowledge, only=chosen, known=known, check=check_answers)
         with server.events.phase("fusion"):
             knowledge = {
                 u.client.id: received(u, layers, shapes, depth(u.client.id), server.device)
-                for u in told
+                for u in updates
             }
             copies = (taught_copy(model, layers, own, config) for own in knowledge.values())
             average_into(model, copies)  # Eq. 11
@@ -124,7 +124,7 @@ def run(clients: Clients, server: Server, config: FedD2SConfig, *, rounds: Round
     return rounds.outcome(model, figures=taken.fedavg_bytes())
 
 
-def tell_knowledge(inputs: TaskInput) -> TaskOutput:
+def send_knowledge(inputs: TaskInput) -> TaskOutput:
     """H_1 and H_l of every sample, and its label, in the shard's order; H_1 alone if l = 1."""
     config = inputs.client.training
     assert isinstance(config, LocalFedD2S)
@@ -140,7 +140,7 @@ def tell_knowledge(inputs: TaskInput) -> TaskOutput:
 
 @dataclass(frozen=True, eq=False)
 class Knowledge:
-    """What one client told: a row for each of its samples."""
+    """What one client sent: a row for each of its samples."""
 
     depth: int
     """l, its distillation layer."""

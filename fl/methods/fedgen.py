@@ -116,8 +116,8 @@ def run(clients: Clients, server: Server, config: FedGenConfig, *, rounds: Round
     def start() -> dict[Training, Tensors]:
         load_prefixed(generator, memory, "generator", sender="the round before")
         if not memory["label_counts"].any():
-            for client, told in ask_label_counts(clients, server).items():
-                memory["label_counts"][client] = torch.from_numpy(told)
+            for client, own in ask_label_counts(clients, server).items():
+                memory["label_counts"][client] = torch.from_numpy(own)
         held = {"held": memory["label_counts"].sum(0) > 0}
         weights = frame.weights()[training]
         return {training: {**weights, **prefixed("generator", generator), **held}}

@@ -104,7 +104,7 @@ class FedICTConfig(FedPerConfig):
 
 
 def run(clients: Clients, server: Server, config: FedICTConfig, *, rounds: Rounds) -> Outcome:
-    """Rounds of local training, telling, and training of the head at the server.
+    """Rounds of local training, sending features, and training of the head at the server.
 
     The server's memory holds its head, each client's label distribution, and its answers for each
     client's samples.
@@ -116,7 +116,7 @@ def run(clients: Clients, server: Server, config: FedICTConfig, *, rounds: Round
     taken = Participations(clients)
     memory = taken.memory
 
-    def check_told(update: Update, run_spec: RunSpec) -> None:
+    def check_answers(update: Update, run_spec: RunSpec) -> None:
         size, classes = update.client.num_samples, run_spec.num_classes
         checked_floats(update, "features", (size, *shape))
         checked_floats(update, "logits", (size, classes))
@@ -129,20 +129,20 @@ def run(clients: Clients, server: Server, config: FedICTConfig, *, rounds: Round
         clients.train(only=chosen, payloads=answered, remember=True, goes_to="client")
         first_time = torch.tensor([taken[client.id] == 1 for client in clients.members])
         known = {"depth": torch.tensor(depth), "first_time": first_time}
-        told = clients.map(tell_features, only=chosen, known=known, check=check_told)
+        updates = clients.map(send_features, only=chosen, known=known, check=check_answers)
         with server.events.phase("fusion"):
-            for update in told:
+            for update in updates:
                 if taken[update.client.id] == 1:
                     counts = update.tensors["label_counts"]
                     memory[f"counts.{update.client.id}"] = counts.to(server.device)
-            lessons = [lesson(update, memory, config, server.device) for update in told]
+            lessons = [lesson(update, memory, config, server.device) for update in updates]
             teach_head(model, layers, depth, lessons, config)
-            for update, own in zip(told, lessons, strict=True):
+            for update, own in zip(updates, lessons, strict=True):
                 memory[f"answers.{update.client.id}"] = answers(model, layers, depth, own)
     return rounds.outcome(model, figures=taken.fedavg_bytes())
 
 
-def tell_features(inputs: TaskInput) -> TaskOutput:
+def send_features(inputs: TaskInput) -> TaskOutput:
     """Features of every sample after the shared layers, its logits and its label, in the shard's
     order; the first time how many samples the client has of each class, too."""
     config = inputs.client.training

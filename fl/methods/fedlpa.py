@@ -1,6 +1,6 @@
 """FedLPA (Liu et al., NeurIPS 2024): what clients know of each layer is multiplied, not averaged.
 
-Each client trains a classifier, and tells of each layer the Kronecker factors A_k and B_k of its
+Each client trains a classifier, and sends of each layer the Kronecker factors A_k and B_k of its
 posterior's precision around the weights M_k. The mode of the product of all clients' posteriors is
 the M with
 
@@ -27,7 +27,7 @@ from fl.methods.prototypes import LOCAL, PrototypesConfig, assign, average_each,
 from fl.methods.uploads import MEAN, aggregate_classifiers
 from fl.server import Outcome
 from fl.spaces import LogUniform, Spaces
-from fl.training.posterior import check_factors, factored, places, precision, tell_factors
+from fl.training.posterior import check_factors, factored, places, precision, send_factors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +48,13 @@ def run(clients: Clients, server: Server, config: FedLPAConfig) -> Outcome:
     updates = clients.train(remember=True)
     able = [update.client.id for update in updates]
     check = partial(check_factors, config.damping)
-    told = {u.client.id: u.tensors for u in clients.map(tell_factors, only=able, check=check)}
+    factors = {u.client.id: u.tensors for u in clients.map(send_factors, only=able, check=check)}
 
     def fuse(model: nn.Module, group: Sequence[Update]) -> None:
-        fuse_posteriors(model, group, [told[u.client.id] for u in group], server, config)
+        fuse_posteriors(model, group, [factors[u.client.id] for u in group], server, config)
 
     with server.events.phase("fusion"):
-        left = [update for update in updates if update.client.id in told]
+        left = [update for update in updates if update.client.id in factors]
         average_each(model, left, clients, server, fuse=fuse)
         found = server.evaluate(ensemble)
     return Outcome(model=ensemble, start=start, epochs=[found])
@@ -64,7 +64,7 @@ def run(clients: Clients, server: Server, config: FedLPAConfig) -> Outcome:
 def fuse_posteriors(
     model: nn.Module,
     updates: Sequence[Update],
-    told: Sequence[Mapping[str, Tensor]],
+    factors: Sequence[Mapping[str, Tensor]],
     server: Server,
     config: FedLPAConfig,
 ) -> None:
@@ -79,7 +79,7 @@ def fuse_posteriors(
         for update in updates:
             parts = (update.tensors[n].to(server.device) for n in names)
             means.append(torch.cat([part.view(len(part), -1) for part in parts], 1).double())
-        precisions = [precision(own, name, layer, count, config.damping) for own in told]
+        precisions = [precision(own, name, layer, count, config.damping) for own in factors]
         mode, first = solve(shares, means, precisions, config.iterations), 0
         for parameter in layer.parameters():
             width = parameter[0].numel()

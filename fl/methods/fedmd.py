@@ -1,7 +1,7 @@
 """FedMD (Li and Wang, 2019), as FedD2S's paper compares with it: soft labels of public images.
 
-In each round some clients tell their own model's logits of public images, are taught by the mean of
-what all of them told, and train on their own images again. Who takes part for the first time trains
+In each round some clients send their own model's logits of public images, are taught by the mean of
+what all of them sent, and train on their own images again. Who takes part for the first time trains
 on these before. Nothing else is shared, and the server has no model.
 """
 
@@ -42,13 +42,13 @@ class LocalFedMD(PersonalTraining):
     taught_epochs: Count = 2
     """Epochs on the public images and their soft labels (FedD2S's paper: 2)."""
     own_epochs: Count = 25
-    """Epochs on its own images before a client first tells (the authors' code: 25)."""
+    """Epochs on its own images before a client first sends logits (the authors' code: 25)."""
 
     @property
     def first_round(self) -> ClassifierConfig:
         """What a client that takes part for the first time trains by: its own images, for longer.
 
-        Who tells before it has learned teaches the others to answer all images alike.
+        Who sends before it has learned teaches the others to answer all images alike.
         """
         return plain(self, epochs=self.own_epochs)
 
@@ -64,7 +64,7 @@ class FedMDConfig(AnyModelsConfig):
 def run(
     clients: Clients, server: Server, config: FedMDConfig, *, auxiliary: Tensor, rounds: Rounds
 ) -> Outcome:
-    """Rounds of telling, averaging, teaching and local training.
+    """Rounds of sending, averaging, teaching and local training.
 
     The public images are known to all: sending them is not counted.
     """
@@ -77,11 +77,11 @@ def run(
     for chosen in taken.play(rounds, server, config):
         newcomers = [k for k in chosen if taken[k] == 1]
         clients.train(only=newcomers, remember=True, goes_to="client")
-        told = clients.map(tell_public, only=chosen, known=public, check=check_logits)
+        updates = clients.map(send_public_logits, only=chosen, known=public, check=check_logits)
         with server.events.phase("fusion"):
-            logits = (update.tensors["logits"].double() for update in told)
-            consensus = (sum(logits, torch.zeros(shape)) / len(told)).float()
-        able = [update.client.id for update in told]
+            logits = (update.tensors["logits"].double() for update in updates)
+            consensus = (sum(logits, torch.zeros(shape)) / len(updates)).float()
+        able = [update.client.id for update in updates]
         clients.map(
             train_on_public,
             only=able,
@@ -95,7 +95,7 @@ def run(
     return rounds.outcome(None, figures=taken.fedavg_bytes())
 
 
-def tell_public(inputs: TaskInput) -> TaskOutput:
+def send_public_logits(inputs: TaskInput) -> TaskOutput:
     """The logits of the client's own model on the public images, (A, classes)."""
     config, public = inputs.client.training, inputs.broadcast["public"]
     assert isinstance(config, LocalFedMD)

@@ -218,7 +218,7 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
         optimised = server.take(synthetic, kept)
     figures: JsonObject = {"synthetic": {"generated": len(synthetic), "kept": len(kept)}}
     figures |= extra_of(classifiers, generators)
-    told: dict[str, Tensor] = {"kept": kept}
+    columns: dict[str, Tensor] = {"kept": kept}
     with server.events.phase("fusion"):
         model = initialise(classifiers, optimised, clients, server, config)  # line 9, Eq. 4
         classifiers = [u for u in classifiers if u.client.id not in clients.dropped]
@@ -229,9 +229,9 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
         elif teacher == "start":
             optimised = server.teach(optimised, [model])
         if teacher != "none":
-            told["teacher_logits"] = server.fetch(optimised, "teacher_logits")
+            columns["teacher_logits"] = server.fetch(optimised, "teacher_logits")
             labels = server.fetch(optimised, "labels")
-            figures["teacher"] = describe_teacher(told["teacher_logits"], labels)
+            figures["teacher"] = describe_teacher(columns["teacher_logits"], labels)
         loss = config.loss(teacher)
         trained = Weighing(model) if isinstance(loss, LearnedFusionLoss) else model
         result = server.fit(  # lines 15 to 17, Eq. 7
@@ -246,7 +246,7 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
         synthetic={
             "images": server.fetch(synthetic, "images"),
             "labels": server.fetch(synthetic, "labels"),
-            **told,
+            **columns,
         },
         figures=figures,
     )

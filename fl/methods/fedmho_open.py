@@ -1,6 +1,6 @@
 """FedMHO-Open, Onefold's own method: FedMHO's uploads, fused by votes on open-set samples.
 
-Classifier clients also tell their label counts. So the server knows who holds how much of a class,
+Classifier clients also send their label counts. So the server knows who holds how much of a class,
 and neither a decoder's labels nor a classifier's answers are believed beyond that
 (docs/methods/fedmho-open.md):
 
@@ -94,7 +94,7 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
     """The algorithm of docs/methods/fedmho-open.md."""
     classifiers, generators = train_both(clients, config)
     extra = extra_of(classifiers, generators)
-    classifiers, held = told(clients, classifiers, server)
+    classifiers, held = with_counts(clients, classifiers, server)
     drawn = np.stack([load_label_counts(u, server) for u in generators])
 
     with server.events.phase("synthesis"):
@@ -144,7 +144,7 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
     )
 
 
-def told(
+def with_counts(
     clients: Clients, classifiers: list[Update], server: Server
 ) -> tuple[list[Update], np.ndarray]:
     """Asks the classifier clients for their label counts: those that answered, and what they hold,

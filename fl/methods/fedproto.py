@@ -1,7 +1,7 @@
 """FedProto (Tan et al., AAAI 2022): clients share each class's mean features, and no weights.
 
 A client trains its own model by CE + lambda |f(x) - C_y|^2 (Eq. 7; the mean over the d features, as
-the authors' code has it), with the global prototype C of each class, and tells its own classes'
+the authors' code has it), with the global prototype C of each class, and sends its own classes'
 mean features. The server averages these by the clients' samples of the class (Eq. 6, without its
 second division by the number of clients, which the authors' code has not). Each client is scored
 by its own model.
@@ -76,7 +76,7 @@ class FedProtoConfig(AnyModelsConfig):
 
 
 def run(clients: Clients, server: Server, config: FedProtoConfig, *, rounds: Rounds) -> Outcome:
-    """Rounds of local training, of telling prototypes, and of averaging them (Algorithm 1)."""
+    """Rounds of local training, of sending prototypes, and of averaging them (Algorithm 1)."""
     taken, classes = Participations(clients), clients.run_spec.num_classes
     width = feature_width(clients.members[0].training, clients.run_spec)  # as check_widths has it
     memory = taken.memory
@@ -90,18 +90,18 @@ def run(clients: Clients, server: Server, config: FedProtoConfig, *, rounds: Rou
     for chosen in taken.play(rounds, server, config):
         sent = {name: memory[name] for name in ("prototypes", "known")}
         clients.train(only=chosen, broadcast=clients.to_send(sent), remember=True, goes_to="client")
-        told = clients.map(tell_prototypes, only=chosen, check=check)
+        updates = clients.map(send_prototypes, only=chosen, check=check)
         with server.events.phase("fusion"):
-            if told:  # else all that took part were dropped
-                average(memory, told)
+            if updates:  # else all that took part were dropped
+                average(memory, updates)
     return rounds.outcome(None, figures=taken.fedavg_bytes())
 
 
-def average(memory: dict[str, Tensor], told: list[Update]) -> None:
-    """Sets each class's prototype to its mean over the samples of who told it; one that nobody has
-    told in this round stays."""
-    counts = torch.stack([update.tensors["label_counts"] for update in told]).double()
-    features = torch.stack([update.tensors["prototypes"] for update in told]).double()
+def average(memory: dict[str, Tensor], updates: list[Update]) -> None:
+    """Sets each class's prototype to its mean over the samples of who sent it; one that nobody
+    sent in this round stays."""
+    counts = torch.stack([update.tensors["label_counts"] for update in updates]).double()
+    features = torch.stack([update.tensors["prototypes"] for update in updates]).double()
     total = counts.sum(0)
     means = (counts[:, :, None] * features).sum(0) / total.clamp(min=1)[:, None]
     memory["prototypes"][total > 0] = means[total > 0].float()
@@ -118,8 +118,8 @@ def check_widths(config: FedProtoConfig, num_clients: int, run_spec: RunSpec) ->
     trainings = dict.fromkeys(own.training for own in assigned)
     widths = {own.model: feature_width(own, run_spec) for own in trainings}
     if len(set(widths.values())) > 1:
-        told = ", ".join(f"{name} {width}" for name, width in widths.items())
-        raise UserError(f"fedproto averages features, which must have one width; got {told}")
+        found = ", ".join(f"{name} {width}" for name, width in widths.items())
+        raise UserError(f"fedproto averages features, which must have one width; got {found}")
     return assigned
 
 
@@ -132,7 +132,7 @@ def feature_width(config: Training, run_spec: RunSpec) -> int:
 
 
 @torch.no_grad()
-def tell_prototypes(inputs: TaskInput) -> TaskOutput:
+def send_prototypes(inputs: TaskInput) -> TaskOutput:
     """The mean features of the client's samples of each class, (classes, d); zeros of a class of
     which its label counts are 0."""
     config = inputs.client.training

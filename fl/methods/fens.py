@@ -74,13 +74,13 @@ def run(clients: Clients, server: Server, config: FENSConfig, *, rounds: Rounds)
         if number == 2:
             everyone = members_sent(model, aggregator)
             clients.map(ask_members, broadcast=everyone, remember=True, goes_to="client")
-        told = clients.map(
+        updates = clients.map(
             train_aggregator,
             broadcast=prefixed("aggregator", aggregator),
             check=partial(check_aggregator, aggregator.state_dict()),
         )
         with server.events.phase("fusion"):
-            step(aggregator, told, memory, config.aggregator)
+            step(aggregator, updates, memory, config.aggregator)
     return rounds.outcome(model)
 
 
@@ -101,14 +101,14 @@ def members_sent(model: Ensemble, aggregator: Aggregator) -> dict[str, Tensor]:
 
 def step(
     aggregator: Aggregator,
-    told: Sequence[Update],
+    updates: Sequence[Update],
     memory: dict[str, Tensor],
     config: AggregatorConfig,
 ) -> None:
     """FedAdam's step to the clients' mean by n_k / n; its moments begin at 0."""
     before = {name: w.detach().clone() for name, w in aggregator.named_parameters()}
-    sent = [{n.removeprefix("aggregator."): t for n, t in u.tensors.items()} for u in told]
-    average_into(aggregator, sent, [update.client.num_samples for update in told])
+    sent = [{n.removeprefix("aggregator."): t for n, t in u.tensors.items()} for u in updates]
+    average_into(aggregator, sent, [update.client.num_samples for update in updates])
     names = ("server_lr", "beta1", "beta2", "adaptivity")
     adam = FedAdamConfig(**{name: getattr(config, name) for name in names})
     for name, w in aggregator.named_parameters():

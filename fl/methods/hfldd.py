@@ -1,6 +1,6 @@
 """HFLDD (Shi et al., arXiv v2): heads of label-heterogeneous clusters do FedAvg on distilled data.
 
-Clients tell soft labels of public images. By these the server finds groups of clients that know the
+Clients send soft labels of public images. By these the server finds groups of clients that know the
 same, and makes clusters of one client of each group. In a cluster every client but the head distils
 its images and sends them to the head. From then on the heads alone train, on their own images and
 those that they were sent, and the server averages them.
@@ -93,14 +93,14 @@ CLASSES_SHOWN, CLIENTS_SHOWN = 10, 2
 
 
 def check_sent(update: Update, run_spec: RunSpec) -> None:
-    """Raises `ValueError` unless it holds images by class, no more than the client has, and tells
+    """Raises `ValueError` unless it holds images by class, no more than the client has, and says
     of its distillation."""
     found = checked_set(update.client.id, update.tensors, run_spec)
     counts = [len(images) for images in found.values()]
     if min(counts) < 1 or sum(counts) > update.client.num_samples:
         raise ValueError(f"sent {counts} images by class, and has {update.client.num_samples}")
     if not {"steps", "nearest"} <= update.stats.keys():
-        raise ValueError("tells neither its steps nor how near its images are to real ones")
+        raise ValueError("says neither its steps nor how near its images are to real ones")
 
 
 def examples_of(updates: Sequence[Update]) -> dict[str, Tensor]:
@@ -142,7 +142,7 @@ class HFLDDConfig(AggregationConfig):
     """K, groups of clients that know the same. There are as many clusters as the largest of them
     has clients. Default: 10, as in the paper, or as many as there are clients if that is fewer."""
     knowing: ClassifierConfig = ClassifierConfig(epochs=10, lr=0.01, momentum=0.0, batch_size=64)
-    """A client's training before it tells what it knows (E1 epochs), from the common start; the
+    """A client's training before it sends what it knows (E1 epochs), from the common start; the
     architecture is classifier's."""
     classifier: ClassifierConfig = ClassifierConfig(epochs=2, lr=0.01, momentum=0.0, batch_size=32)
     """A head's training in each round (E2 epochs)."""
@@ -153,7 +153,7 @@ class HFLDDConfig(AggregationConfig):
 
     @property
     def first(self) -> ClassifierConfig:
-        """A client's training before it tells what it knows."""
+        """A client's training before it sends what it knows."""
         return replace(self.knowing, model=self.classifier.model, width=self.classifier.width)
 
     def num_groups(self, num_clients: int) -> int:
@@ -218,12 +218,12 @@ def make_clusters(
         shape = (len(auxiliary), run_spec.num_classes)
         check_probabilities(checked_floats(update, "soft_labels", shape), "soft_labels")
 
-    told = clients.map(tell_soft_labels, known={"public": auxiliary}, check=check)
+    answers = clients.map(send_soft_labels, known={"public": auxiliary}, check=check)
     with server.events.phase("clustering"):
-        soft = [update.tensors["soft_labels"] for update in told]
+        soft = [update.tensors["soft_labels"] for update in answers]
         groups = group(divergence_matrix(soft), config.num_groups(len(soft)), clients.run_spec.seed)
         places = heterogeneous_clusters(groups.tolist(), clients.run_spec.seed)
-        ids = [update.client.id for update in told]
+        ids = [update.client.id for update in answers]
         clusters = [[ids[place] for place in cluster] for cluster in places]
         heads = random_heads(clusters, clients.run_spec.seed)
     found = torch.full((len(clients.members),), -1)
@@ -232,7 +232,7 @@ def make_clusters(
     return {"clusters": found, "heads": torch.tensor(heads)}
 
 
-def tell_soft_labels(inputs: TaskInput) -> TaskOutput:
+def send_soft_labels(inputs: TaskInput) -> TaskOutput:
     """S_i: the softmax outputs of the client's own model on the public images, (|D_g|, N_c)."""
     size = getattr(inputs.client.training, "batch_size", 64)
     logits = logits_of(own_model(inputs), inputs.broadcast["public"], size)

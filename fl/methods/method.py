@@ -45,7 +45,7 @@ class Method:
     """Whether it takes targets that are no classes: its clients train by their records' own loss,
     and the server looks at weights alone."""
     supports_dp: Callable[[Any], bool] = lambda settings: False
-    """Whether, with these settings, all that a client tells of its samples is what one training by
-    its record's own task uploads, so that this can be made differentially private."""
+    """Whether, with these settings, all that a client sends about its samples is what one training
+    by its record's own task uploads, so that this can be made differentially private."""
     spaces: Spaces = Spaces()
     """What a sweep searches by default."""

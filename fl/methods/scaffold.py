@@ -41,7 +41,7 @@ class LocalScaffold(AfterFedAvg, ClassifierConfig):
 
     @property
     def first_round(self) -> ClassifierConfig:
-        """Its own record: it tells the change of its control from the first round on."""
+        """Its own record: it sends the change of its control from the first round on."""
         return self
 
     def check_further(self) -> None:
@@ -51,7 +51,7 @@ class LocalScaffold(AfterFedAvg, ClassifierConfig):
             raise UserError("optimizer must be sgd in scaffold, without proximal and patience")
 
     def recipe(self, inputs: TaskInput) -> Recipe:
-        """Trains along each gradient plus c - c_k; a control that was never told is 0."""
+        """Trains along each gradient plus c - c_k; a control that was never sent is 0."""
         model = received_classifier(inputs, self)
         x = {name: p.clone() for name, p in parameters_sent(model).items()}
         c, own = controls_in(inputs.payload, x), controls_in(inputs.remembered, x)

@@ -214,7 +214,7 @@ def load_label_counts(update: Update, server: Server) -> np.ndarray:
     return check_label_counts(update, server.run_spec).numpy()
 
 
-def tell_label_counts(inputs: TaskInput) -> TaskOutput:
+def send_label_counts(inputs: TaskInput) -> TaskOutput:
     """A client's task: uploads ``label_counts`` (classes,)."""
     return TaskOutput(tensors={"label_counts": inputs.shard.label_counts})
 
@@ -223,7 +223,7 @@ def ask_label_counts(
     clients: Clients, server: Server, only: Iterable[int] | None = None
 ) -> dict[int, np.ndarray]:
     """The samples per class, (classes,) int64, of all clients or some, by id."""
-    updates = clients.map(tell_label_counts, only=only, check=check_label_counts)
+    updates = clients.map(send_label_counts, only=only, check=check_label_counts)
     return {update.client.id: load_label_counts(update, server) for update in updates}
 
 

@@ -73,7 +73,7 @@ def ask_oracle(dataset: Dataset, synthetic: dict[str, Tensor], device: torch.dev
     """What FedMHO's CNN says of the synthetic images that were kept, and of the method's teacher.
 
     Args:
-        dataset: its training split makes the oracle, its test split tells how good that is.
+        dataset: its training split makes the oracle, its test split says how good that is.
         synthetic: an outcome's; see :class:`fl.server.Outcome`.
         device: where the oracle trains.
 

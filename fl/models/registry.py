@@ -128,7 +128,7 @@ def _changing(model: nn.Module) -> Iterator[tuple[str, int]]:
 
 def _answer_in_training(model: nn.Module, samples: Tensor) -> Any:
     """What it answers in training; None where its own loss asks it, or where it fails: training
-    will tell."""
+    will show."""
     if hasattr(model, "training_loss"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a run's uploads and its global model tell of the samples they were made of."""
+"""What a run's uploads and its global model reveal about the samples they were made of."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,16 +47,16 @@ def copies(images: Tensor, train: Tensor, test: Tensor) -> JsonObject:
     }
 
 
-# How well an attack's scores tell members from non-members: ROC curve, area, true positives.
+# How well an attack's scores separate members from non-members: ROC curve, area, true positives.
 
 FALSE_POSITIVES = (0.001, 0.01)
-"""False positive rates at which true positives are told."""
+"""False positive rates at which true positives are reported."""
 CURVE = np.geomspace(1e-3, 1, 31)
 """False positive rates of the curve that is kept."""
 
 
 def curve_of(members: np.ndarray, others: np.ndarray) -> JsonObject:
-    """What scores, (n,) and (m,), neither empty, that are higher for likely members can tell.
+    """What scores, (n,) and (m,), neither empty, that are higher for likely members can show.
 
     Returns:
         How many ``members`` and ``others``; ``auc``, the area under the ROC curve (0.5 is a coin, 1
@@ -130,7 +130,7 @@ def confidences(model: nn.Module, shard: Shard) -> np.ndarray:
 def balanced(members: np.ndarray, others: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Places of as many members as others, class beside class, given the classes of both.
 
-    Without that an attack on a client of few classes would tell classes apart, not members.
+    Without that an attack on a client of few classes would separate classes, not members.
     """
     stream = numpy_generator(seed, "privacy/balanced")
     kept: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])

@@ -96,7 +96,7 @@ def partition(run: RunRecord) -> Drawn:
 
 
 def privacy(run: RunRecord) -> Drawn:
-    """What attacks tell of a run's training samples: true against false positive rates. A thin
+    """What attacks reveal about a run's training samples: true against false positive rates. A thin
     line per upload, a thick one for the global model, dashes for chance."""
     if run.privacy is None:
         return None

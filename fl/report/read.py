@@ -227,7 +227,7 @@ def _all_clients(rows: dict[int, ClientRow], partition: Partition | None) -> lis
     return [row for _, row in sorted((found | rows).items())]
 
 
-# What its events tell. A resumed run repeats some of them; the later ones count.
+# What its events say. A resumed run repeats some of them; the later ones count.
 
 
 def read_events(path: Path) -> list[Event]:
@@ -272,8 +272,8 @@ def client_rows(events: list[Event]) -> dict[int, ClientRow]:
 
 def client_losses(events: list[Event], *, in_rounds: bool = False) -> list[LossCurve]:
     """The curves of the clients that reported losses, by client id."""
-    told = {k: [e for e in ends if e.losses] for k, ends in _client_ends(events).items()}
-    return [_curve(ends, in_rounds) for ends in told.values() if ends]
+    with_losses = {k: [e for e in ends if e.losses] for k, ends in _client_ends(events).items()}
+    return [_curve(ends, in_rounds) for ends in with_losses.values() if ends]
 
 
 def _curve(ends: list[ClientEnd], in_rounds: bool) -> LossCurve:

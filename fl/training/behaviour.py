@@ -1,6 +1,6 @@
 """What a model of the user's own is and does, as a digest: no upload of another is taken for its.
 
-The source alone does not tell: a closure, a global, a helper in another file or a file of weights
+The source alone does not say it: a closure, a global, a helper in another file or a file of weights
 may have changed while the class that reads it has not. So the starting weights are hashed, and what
 the model answers and which gradients it has on images at random.
 """
@@ -39,7 +39,7 @@ def behaviour(info: ModelInfo, width: float, run_spec: RunSpec) -> str:
             return _digest(start(info, width, run_spec), run_spec)
     except (Exception, SystemExit) as error:  # the code is the user's
         log.warning(
-            "uploads of %s are not reused by later runs: what it does cannot be told: %s: %s",
+            "uploads of %s are not reused by later runs: what it does is unknown: %s: %s",
             *(info.name, type(error).__name__, error),
         )
         return secrets.token_hex(32)

@@ -129,7 +129,7 @@ def train(recipe: Recipe) -> TaskOutput:
             mean_loss.add(losses)
 
     with torch.no_grad():
-        # The loop is told of no parameters, as it would clear their gradients before the step.
+        # The loop is given no parameters, as it would clear their gradients before the step.
         minimise(steps(), [[]], optimizer)
     return mean_loss.output()
 

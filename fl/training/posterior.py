@@ -53,13 +53,13 @@ def factor_names(model: nn.Module) -> dict[str, int]:
     return found
 
 
-def tell_factors(inputs: TaskInput) -> TaskOutput:
+def send_factors(inputs: TaskInput) -> TaskOutput:
     """The factors of the model that the client has just trained, over its samples and labels: of
     each the upper triangle, as float32."""
     config = inputs.client.training
     assert isinstance(config, ClassifierConfig)
     model = last_model(inputs, config)
-    assert model is not None, "factors are told by clients that remember their model"
+    assert model is not None, "factors are sent by clients that remember their model"
     found = factors(model, inputs, config.batch_size)
     return TaskOutput(tensors={n: upper(t.float()).cpu() for n, t in found.items()})
 
@@ -122,17 +122,17 @@ def places(model: nn.Module, run_spec: RunSpec) -> dict[str, int]:
 
 
 def precision(
-    told: Mapping[str, Tensor], name: str, layer: Layer, count: int, damping: float
+    sent: Mapping[str, Tensor], name: str, layer: Layer, count: int, damping: float
 ) -> tuple[Tensor, Tensor]:
-    """A and B of a layer with ``count`` places, from what a client told, float64.
+    """A and B of a layer with ``count`` places, from what a client sent, float64.
 
     As the released code scales them: A is divided by S and B multiplied by it, before the square
     root of the damping is added to the diagonals.
     """
     inputs = layer.weight[0].numel() + (layer.bias is not None)
     device = layer.weight.device
-    a = whole(told[f"A.{name}"].to(device).double() / count, inputs)
-    b = whole(told[f"B.{name}"].to(device).double() * count, len(layer.weight))
+    a = whole(sent[f"A.{name}"].to(device).double() / count, inputs)
+    b = whole(sent[f"B.{name}"].to(device).double() * count, len(layer.weight))
     for side in (a, b):
         side.diagonal().add_(damping**0.5)
     return a, b
@@ -148,9 +148,9 @@ def check_factors(damping: float, update: Update, run_spec: RunSpec) -> None:
     if update.tensors.keys() != expected.keys():
         raise ValueError(f"{sender} sent other factors than its model has")
     for name, n in expected.items():
-        told = update.tensors[name]
-        if told.shape != (n * (n + 1) // 2,) or told.dtype != torch.float32:
-            raise ValueError(f"{sender} sent {name} as {told.dtype} {tuple(told.shape)}")
+        sent = update.tensors[name]
+        if sent.shape != (n * (n + 1) // 2,) or sent.dtype != torch.float32:
+            raise ValueError(f"{sender} sent {name} as {sent.dtype} {tuple(sent.shape)}")
     layers = factored(model)
     for name, count in places(model, run_spec).items():
         both = precision(update.tensors, name, layers[name], count, damping)

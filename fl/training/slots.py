@@ -169,7 +169,7 @@ class _Wave:
         return [outputs[k] for k in range(len(self._recipes))]
 
     def _send(self, at_work: dict[int, "_Client"], count: int) -> None:
-        """Tells the device the clients' next steps."""
+        """Sends the device the clients' next steps."""
         host = self._host
         host["shares"].zero_()
         for k, client in at_work.items():

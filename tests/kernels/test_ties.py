@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.exact import class_thresholds, relative_error, settle, told_apart
+from kernels.exact import class_thresholds, relative_error, separated, settle
 from kernels.groups import quotas
 from kernels.parts import Local
 from tests.kernels.cases import CLASSES, SEEDS, every_backend, examples, fast_backends, run
@@ -25,7 +25,7 @@ def chosen(
     counts = torch.bincount(classes)
     quota = quotas(counts, keep)
     thresholds = class_thresholds(distances, classes, counts, quota)
-    stay, tied = told_apart(distances, classes, thresholds, quota, 16)
+    stay, tied = separated(distances, classes, thresholds, quota, 16)
     rows = tied.nonzero().squeeze(1)
     if len(rows):
         settle(stay, rows, exact(rows), classes, quota)

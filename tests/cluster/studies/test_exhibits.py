@@ -44,7 +44,7 @@ def test_methods_of_the_users_own_are_drawn_and_told_beside_the_papers(name: str
     assert {figure.cell.method for figure in own} <= named
     looks = {(line.get_color(), line.get_linestyle()) for line in drawn.axes[0].get_lines()}
     assert len(looks) == len(drawn.axes[0].get_lines())
-    assert EXHIBITS[name].tell([first, *own]) is not None
+    assert EXHIBITS[name].describe([first, *own]) is not None
 
 
 def test_curves_are_the_mean_within_the_range_of_the_seeds() -> None:

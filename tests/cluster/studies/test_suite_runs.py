@@ -13,7 +13,7 @@ from cluster.run.run_dir import claim
 from cluster.studies import suite_runs
 from cluster.studies.comparison import Cell, as_markdown
 from cluster.studies.suite_options import EXHIBITS, parse_suite
-from cluster.studies.suite_runs import Runs, tell
+from cluster.studies.suite_runs import Runs, describe
 from fl.errors import ClientFailed, UserError
 from fl.events import Phase, Preparing, RunStart
 
@@ -134,7 +134,7 @@ def test_one_run_of_each_kind_is_tried_and_finished_ones_are_not_counted(
             runs[cell, 0] = parse([*cell.arguments, *where])
     (tmp_path / "fedmho0.5").mkdir()
     (tmp_path / "fedmho0.5" / "result.json").touch()
-    tell(runs)
+    describe(runs)
     assert asked == ["row0.1-fedavg, 2 such runs", "row0.1-fedmho, 1 such run"]
     assert "one after the other about 3.0 h, 6.0 GPU-hours" in capsys.readouterr().out
 

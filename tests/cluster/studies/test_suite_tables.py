@@ -8,14 +8,14 @@ import pytest
 from cluster.studies.cells import TABLES, make
 from cluster.studies.comparison import Figure, as_markdown
 from cluster.studies.exhibits import (
+    describe_clients,
+    describe_domains,
+    describe_fid,
+    describe_forgetting,
+    describe_hfldd,
+    describe_rounds,
+    describe_targets,
     epochs_to_target,
-    tell_clients,
-    tell_domains,
-    tell_fid,
-    tell_forgetting,
-    tell_hfldd,
-    tell_rounds,
-    tell_targets,
     until,
 )
 from tests.cluster.studies.made_up import figures
@@ -26,17 +26,17 @@ def test_epochs_to_a_target_are_the_mean_over_seeds_and_all_must_reach_it() -> N
     assert epochs_to_target(figure, 0.3) == 0
     assert epochs_to_target(figure, 0.6) == 1.5
     assert epochs_to_target(figure, 0.8) is None
-    lines = tell_targets([figure])
+    lines = describe_targets([figure])
     assert lines[2].endswith("| 60 % | 65 % | 70 % |")
     assert lines[4].endswith("| 1.5 | 2.0 | 2.0 |")
 
 
 def test_forgetting_is_the_mean_curves_fall_from_its_best_epoch() -> None:
-    assert tell_forgetting(figures("fig6"))[4].endswith("| 30.00 | 80.00 | 2 | 70.00 | 10.00 |")
+    assert describe_forgetting(figures("fig6"))[4].endswith("| 30.00 | 80.00 | 2 | 70.00 | 10.00 |")
 
 
 def test_distances_stand_between_the_ends_of_their_scale_and_name_their_network() -> None:
-    told = tell_fid(figures("fid"))
+    told = describe_fid(figures("fid"))
     assert "a network" in told[0]
     assert told[4] == "| Gaussian noise | 99 | 360.53 |"
     assert told[5] == "| 10 epochs | 12.5 ± 0 | 145.71 |"
@@ -45,7 +45,7 @@ def test_distances_stand_between_the_ends_of_their_scale_and_name_their_network(
 
 
 def test_the_best_round_stands_beside_the_last_and_beside_the_papers_best() -> None:
-    told = tell_rounds(figures("fedaf"))
+    told = describe_rounds(figures("fedaf"))
     (line,) = (line for line in told if line.startswith("| cifar10-alpha0.1 | fedaf |"))
     row = "| cifar10-alpha0.1 | fedaf | 70.00 ± 14.14 | 80.00 ± 14.14 | 69.11 ± 0.86 | 1.50 |"
     assert line == row
@@ -54,7 +54,7 @@ def test_the_best_round_stands_beside_the_last_and_beside_the_papers_best() -> N
 
 
 def test_each_domain_has_a_column_and_the_papers_stands_below() -> None:
-    told = tell_domains(figures("fedaf-table2"))
+    told = describe_domains(figures("fedaf-table2"))
     assert (
         told[2] == "| Method | clipart | infograph | painting | quickdraw | real | sketch | Mean |"
     )
@@ -62,7 +62,7 @@ def test_each_domain_has_a_column_and_the_papers_stands_below() -> None:
     assert told[number].endswith("| 70.00 ± 14.14 | 70.00 ± 14.14 |")
     assert told[number + 1] == "| paper | 48.80 | 37.97 | 56.26 | 48.07 | 42.02 | 29.72 | 43.81 |"
     other = {"per_domain_accuracy": {"mine": 0.5, "yours": 0.25}}
-    told = tell_domains([replace(figures("fedaf-table2")[0], results=(other,))])
+    told = describe_domains([replace(figures("fedaf-table2")[0], results=(other,))])
     assert told[4:] == ["| fedavg | 50.00 | 25.00 | 37.50 |"]
 
 
@@ -84,11 +84,11 @@ def scored(method: str, *accuracies: float | None, sent: int = 0) -> Figure:
 def test_clients_below_training_alone_are_counted_over_seeds() -> None:
     alone = scored("local", 0.5, 0.5, None, 0.5)
     ours = scored("fedd2s", 0.6, 0.4, 0.1, 0.5, sent=3 * 2**19)
-    told = tell_clients([alone, ours])
+    told = describe_clients([alone, ours])
     row = "mnist-alpha0.5"
     assert told[-2] == f"| {row} | local | 70.00 | 12.50 | 25.00 | - | 0.00 | 0.00 |"
     assert told[-1] == f"| {row} | fedd2s | 70.00 | 12.50 | 25.00 | 2 of 6 | 1.50 | 1.50 |"
-    assert "| 2 of 6 |" not in tell_clients([ours])[-1]
+    assert "| 2 of 6 |" not in describe_clients([ours])[-1]
 
 
 def test_a_table_of_clients_is_of_their_ua_and_has_no_column_of_the_paper() -> None:
@@ -127,7 +127,7 @@ def test_traffic_is_all_that_was_sent_up_to_the_round_that_reaches_the_accuracy(
 
 
 def test_tables_2_to_4_are_of_iid_clients_and_beside_the_papers() -> None:
-    told = tell_hfldd(
+    told = describe_hfldd(
         [
             hfldd("hfldd", run_of(0.7, 0.85)),
             hfldd("fedavg", run_of(0.1, 0.2, 0.8, up=4)),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fl.condensation.augment import KINDS
-from fl.condensation.task import condense, tell_mean_logits
+from fl.condensation.task import condense, send_mean_logits
 from fl.exchange import prefixed
 from fl.federation import TaskInput, TaskOutput
 from fl.training.task import train_many
@@ -47,6 +47,6 @@ def test_clients_condense_to_the_same_bits(changes: Mapping[str, object]) -> Non
 
 def test_clients_tell_the_same_mean_logits() -> None:
     def work(where: Where) -> list[TaskOutput]:
-        return train_many(tell_mean_logits, company({}, where))
+        return train_many(send_mean_logits, company({}, where))
 
     assert_same(*on_both(work))

@@ -19,8 +19,8 @@ from fl.condensation.task import (
     knowledge_matching,
     radius,
     random_directions,
+    send_mean_logits,
     sliced_wasserstein,
-    tell_mean_logits,
     within_radius,
 )
 from fl.data.shard import Shard
@@ -34,7 +34,7 @@ from tests.fl.toy import CPU, PROBLEM, same_bits, shard
 def test_mean_logits_are_of_each_held_class_and_soft_labels_their_softmax() -> None:
     config = replace(CONFIG, temperature=2.0)
     given, model = inputs(config), global_model().eval()
-    found = tell_mean_logits(given).tensors
+    found = send_mean_logits(given).tensors
     for c, count in enumerate(HELD):
         own = given.shard.images[given.shard.labels == c]
         if not count:
@@ -83,7 +83,7 @@ def test_one_sample_more_images_than_samples_and_no_class_at_all() -> None:
     assert lonely["images"].shape == (3, 1, 28, 28)
     few = replace(CONFIG, min_samples=7)
     assert condense(inputs(few)).tensors["images"].shape == (0, 1, 28, 28)
-    assert not tell_mean_logits(inputs(few)).tensors["mean_logits"].any()
+    assert not send_mean_logits(inputs(few)).tensors["mean_logits"].any()
     assert condense(inputs(replace(CONFIG, min_samples=4))).tensors["classes"].tolist() == [0]
 
 

@@ -11,7 +11,7 @@ from table2 import parameters
 from torch import Tensor, nn, optim
 
 from fl.clients import Clients
-from fl.condensation.task import CondensationConfig, LocalCondensation, condense, tell_mean_logits
+from fl.condensation.task import CondensationConfig, LocalCondensation, condense, send_mean_logits
 from fl.condensation.uploads import check_knowledge
 from fl.errors import ClientFailed, UserError
 from fl.exchange import prefixed
@@ -103,7 +103,7 @@ def labels_of(k: int) -> Tensor:
 def _told(clients: Clients, server: WatchedServer) -> list[dict[str, Tensor]]:
     """What the clients tell about the model before the first round."""
     clients.round = 1
-    return [dict(update.tensors) for update in clients.map(tell_mean_logits)]
+    return [dict(update.tensors) for update in clients.map(send_mean_logits)]
 
 
 def test_images_of_a_class_without_soft_labels_are_their_clients_failure(
@@ -113,7 +113,7 @@ def test_images_of_a_class_without_soft_labels_are_their_clients_failure(
         rows = torch.zeros(10, 10)
         return TaskOutput(tensors={"mean_logits": rows, "soft_labels": rows.clone()})
 
-    monkeypatch.setattr(fedaf, "tell_mean_logits", tell_nothing)
+    monkeypatch.setattr(fedaf, "send_mean_logits", tell_nothing)
     lean = replace(AF, collaboration=0.0)  # else what it learns is NaN itself, and refused as such
     with pytest.raises(ClientFailed, match=r"client 0 .*of the classes \[.*no soft labels"):
         play(lean)
@@ -121,7 +121,7 @@ def test_images_of_a_class_without_soft_labels_are_their_clients_failure(
 
 def test_logits_and_soft_labels_are_of_the_same_classes() -> None:
     clients, server = play(AF)[1:]
-    honest = clients.map(tell_mean_logits)[0]
+    honest = clients.map(send_mean_logits)[0]
     check_knowledge(honest, server.run_spec)
     soft = honest.tensors["soft_labels"].clone()
     soft[soft.any(1).nonzero()[0]] = 0

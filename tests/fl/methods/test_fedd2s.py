@@ -94,7 +94,7 @@ def naive(rounds: int, distance: str) -> tuple[dict[str, Tensor], list[nn.Module
             images, labels = samples(k)
             with torch.no_grad():
                 told.append((part(client, 1, 1)(images), part(client, 1, depth)(images), labels))
-        copies = [naive_copy(model, *own_told, depth, distance) for own_told in told]
+        copies = [naive_copy(model, *own_sent, depth, distance) for own_sent in told]
         model.load_state_dict(averaged([copy.state_dict() for copy in copies], [1] * CLIENTS))
         for k, client in enumerate(own):
             images, labels = samples(k)

@@ -14,7 +14,7 @@ from fl.methods import fedavg, fedlpa
 from fl.methods.fedlpa import FedLPAConfig, solve
 from fl.rounds import Rounds
 from fl.training.classifier import ClassifierConfig
-from fl.training.posterior import factor_names, places, tell_factors, whole
+from fl.training.posterior import factor_names, places, send_factors, whole
 from tests.fl.methods.tiny import tiny_data, tiny_federation
 
 CLIENTS, DATA = 4, tiny_data(train=120, test=40)
@@ -30,7 +30,7 @@ def run(**options: Any) -> Any:
 def test_each_layer_solves_the_dense_system_and_the_rest_is_averaged() -> None:
     outcome, clients, server = run()
     updates = clients.train(remember=True)
-    told = clients.map(tell_factors)
+    told = clients.map(send_factors)
     for member, group in zip(outcome.model.members, ((0, 1), (2, 3)), strict=True):
         state, sizes, factored = member.state_dict(), factor_names(member), set()
         p = torch.tensor([updates[k].client.num_samples for k in group], dtype=torch.float64)

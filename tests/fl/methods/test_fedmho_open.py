@@ -14,7 +14,7 @@ from fl.federation import Update
 from fl.fusion.open_set import label_trust
 from fl.methods import fedmho_open
 from fl.methods.fedmho_open import FedMHOOpenConfig
-from fl.methods.uploads import load_classifier, tell_label_counts, untrained_classifier
+from fl.methods.uploads import load_classifier, send_label_counts, untrained_classifier
 from fl.seeding import seed_for
 from fl.server import Outcome
 from tests.fl.methods.naive_fedmho import decoder
@@ -37,7 +37,7 @@ CLASSES = 10
 def uploads() -> tuple[list[Update], dict[int, Update]]:
     """What the clients train, and what the classifier clients tell, by id."""
     clients, _ = tiny_federation(OPEN)
-    return clients.train(), {u.client.id: u for u in clients.map(tell_label_counts)}
+    return clients.train(), {u.client.id: u for u in clients.map(send_label_counts)}
 
 
 class Replay(Clients):

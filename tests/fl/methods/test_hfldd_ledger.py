@@ -20,7 +20,7 @@ from fl.data.datasets import Split
 from fl.events import Events
 from fl.exchange import ClientNote, Tensors, Upload, num_bytes, prefixed, unpack
 from fl.federation import Client, Job, Request, RunSpec
-from fl.methods.hfldd import keep_data, tell_soft_labels
+from fl.methods.hfldd import keep_data, send_soft_labels
 from fl.methods.registry import get_method
 from fl.rounds import Rounds
 from fl.training.classifier import starting_classifier
@@ -128,7 +128,7 @@ class Untrained:
             yield job, Upload(self._answer(job))
 
     def _answer(self, job: Job) -> bytes:
-        if job.task is tell_soft_labels:
+        if job.task is send_soft_labels:
             soft = torch.full((PUBLIC, CLASSES), 0.01)
             soft[:, self._groups[job.client.id]] = 0.91
             return ClientNote(seconds=0.0).pack({"soft_labels": soft})

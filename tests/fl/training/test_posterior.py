@@ -18,7 +18,7 @@ from fl.training.posterior import (
     factored,
     factors,
     places,
-    tell_factors,
+    send_factors,
     upper,
     whole,
 )
@@ -60,7 +60,7 @@ def naive(model: nn.Module, x: Tensor, labels: Tensor, path: str) -> tuple[Tenso
 
 def test_factors_are_those_of_plain_loops() -> None:
     model, inputs = given()
-    found, sizes = tell_factors(inputs).tensors, factor_names(model)
+    found, sizes = send_factors(inputs).tensors, factor_names(model)
     assert len(sizes) == 2 * len(factored(model)) > 4
     assert found.keys() == sizes.keys()
     for path in factored(model):
@@ -112,7 +112,7 @@ def test_other_layers_have_no_factors_and_places_are_a_convolutions_pixels() -> 
     ],
 )
 def test_what_no_classifier_has_is_refused(change, message: str) -> None:
-    tensors = tell_factors(given()[1]).tensors
+    tensors = send_factors(given()[1]).tensors
     update = Update(client=client(2, LOCAL), tensors=tensors, stats={}, seconds=0.0, reused=False)
     check_factors(1e-3, update, SPEC)
     change(tensors)

@@ -18,11 +18,11 @@ from tests.fl.methods.personal_runs import SPEC, federation, settings
 
 PUBLIC = {"auxiliary": torch.rand(8, *SPEC.image_shape)}
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "fedd2s": ("tell_knowledge", {}),
-    "fedict": ("tell_features", {}),
-    "fedmd": ("tell_public", {"own_epochs": 1}),
-    "fedproto": ("tell_prototypes", {}),
-    "hfldd": ("tell_soft_labels", {"groups": 2}),
+    "fedd2s": ("send_knowledge", {}),
+    "fedict": ("send_features", {}),
+    "fedmd": ("send_public_logits", {"own_epochs": 1}),
+    "fedproto": ("send_prototypes", {}),
+    "hfldd": ("send_soft_labels", {"groups": 2}),
     "centralised": ("send_samples", {"fit": FitConfig(epochs=1)}),
 }
 """The task that tells, and settings."""
