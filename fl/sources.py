@@ -49,7 +49,7 @@ def code_of(thing: object) -> Code:
     reader = _Reader()
     try:
         return Code(reader.of(thing).hex(), tuple(reader.unknown))
-    except RecursionError:  # lists in lists in lists
+    except Exception:  # lists in lists in lists, or what a class of the user's raises
         return Code(type(thing).__qualname__, (type(thing).__qualname__,))
 
 
@@ -120,8 +120,8 @@ class _Reader:
         if id(value) not in self._known:
             self._kept.append(value)
             self._known[id(value)] = b"a cycle"
-            kind = type(value).__qualname__.encode()
-            self._known[id(value)] = _joined(chain([kind], self._parts(value)))
+            own = b"a class" if isinstance(value, type) else self.of(type(value))
+            self._known[id(value)] = _joined(chain([own], self._parts(value)))
         return self._known[id(value)]
 
     def _parts(self, value: Any) -> Iterator[bytes]:
@@ -208,7 +208,7 @@ class _Reader:
             reduced = value.__reduce_ex__(2)
             further = [reduced] if isinstance(reduced, str) else [*reduced[:3]]
             further += [[*items] for items in reduced[3:5] if items is not None]
-        except Exception:  # whatever a class of the user's raises
+        except Exception:  # a lock, an open file
             self.unknown.append(type(value).__qualname__)
         else:
             yield self.of(further)

@@ -21,8 +21,14 @@ TABLE, WEIGHT = np.arange(6.0), torch.ones(2, dtype=torch.bfloat16)
 OPTIONS = types.SimpleNamespace(drop=0.5)
 UNUSED = 3
 
+class Bag(list):
+    def pick(self):
+        return self[0]
+
+BAG = Bag([7])
+
 def helper(x):
-    return x * LR if x not in LIMITS else around(x)
+    return BAG.pick() * LR if x not in LIMITS else around(x)
 
 def around(x, depth=2):
     return helper(x) if depth else [OPTIONS.drop for _ in TABLE] + [WEIGHT]
@@ -65,7 +71,9 @@ def digest(source: str) -> str:
         ("np.arange(6.0)", "np.arange(1.0, 7.0)"),
         ("ones(2,", "zeros(2,"),
         ("drop=0.5", "drop=0.6"),
-        ("x * LR", "x + LR"),
+        ("pick() * LR", "pick() + LR"),
+        ("self[0]", "self[1]"),
+        ("Bag([7])", "Bag([8])"),
         ("depth=2", "depth=3"),
         ("make(2)", "make(5)"),
         ("x=1", "x=2"),
@@ -147,7 +155,12 @@ def test_a_module_that_is_imported_late_counts_as_a_file(
     assert digest(source) != before
 
 
-def test_endless_values_are_unknown() -> None:
+def test_what_raises_is_unknown_as_endless_values_are() -> None:
+    class Odd:
+        def __getattr__(self, name: str) -> object:
+            raise RuntimeError(name)
+
+    assert code_of(Odd()).unknown
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
