@@ -216,7 +216,7 @@ def test_the_order_follows_from_seed_purpose_and_epoch() -> None:
 
 
 def test_the_result_has_all_images_of_which_none_is_filtered_out() -> None:
-    told = pool(3, 4).told(ensemble_weights=[1.0])
+    told = pool(3, 4).described(ensemble_weights=[1.0])
     outcome = Outcome(model=nn.Identity(), start=None, epochs=[], **told)  # type: ignore[arg-type]
     assert outcome.synthetic["kept"].tolist() == list(range(7))
     assert outcome.synthetic["images"].flatten().tolist() == list(range(7))
