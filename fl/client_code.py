@@ -5,9 +5,10 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from fl import PACKAGES
 from fl.federation import Task, Training
 from fl.models.registry import MODELS
-from fl.sources import PACKAGES, defined, is_users, key_of
+from fl.sources import defined, is_users, key_of
 
 SHARED = ("fl.condensation", "fl.data.shard", "fl.models", "fl.seeding", "fl.training")
 """Modules and packages of Onefold on which all tasks depend."""

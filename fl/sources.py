@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-PACKAGES = ("cluster", "fl", "kernels", "onefold", "slurm", "tune")
-"""Onefold's own, which every node has."""
+from fl import PACKAGES
+
 GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
 """Instructions that read a name that is no local one."""
 OUTSIDE = {"environ", "getenv", "argv", "open", "globals", "eval", "exec", "import_module"}
@@ -169,7 +169,7 @@ class _Reader:
         for name in sorted({step.argval for step in steps if step.opname == "IMPORT_NAME"}):
             if is_users(name):
                 yield self._file(name)
-        self.unknown += sorted(OUTSIDE & {*names, *attributes})
+        self.unknown += sorted(OUTSIDE & attributes)
 
     def _named(
         self, namespace: Mapping[str, object], names: set[str], attributes: set[str]

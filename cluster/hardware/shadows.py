@@ -10,8 +10,8 @@ import sysconfig
 from pathlib import Path
 
 from cluster.hardware.ray_internals import path_of_workers
+from fl import PACKAGES
 from fl.errors import UserError
-from fl.sources import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 """The folder that they are in."""

@@ -272,7 +272,7 @@ class Server(ABC):
                 and (isinstance(given, Samples) or checkpoints.is_due(report, config))
             ):
                 checkpoints.save(stage, key, reports)
-            self._tell(spec, report)
+            self._emit(spec, report)
         if reports[-1].state and not (self.trains_in_place and len(reports) > loaded):
             load_whole(model, load_state(reports[-1].state, self.device)["model"])
         model.eval()
@@ -302,7 +302,7 @@ class Server(ABC):
                 spec = replace(spec, state=report.state)
                 yield replace(report, memory=data.memory)
 
-    def _tell(self, spec: FitSpec, report: Report) -> None:
+    def _emit(self, spec: FitSpec, report: Report) -> None:
         if report.hits is not None:
             epoch = Epoch(
                 stage=spec.stage,

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import plain_rounds
 import torch
+from robust import members_of
 from torch import Tensor, nn
 
 from fl.clients import Clients
 from fl.data.shard import Shard
 from fl.events import Events
 from fl.executor import InProcess
-from fl.federation import Client, Request, RunSpec
+from fl.federation import RunSpec
 from fl.fusion.server import SingleServer
 from fl.methods.registry import get_method
 from fl.rounds import Rounds
@@ -34,17 +35,7 @@ SOME = [np.arange(30), np.arange(30, 90), np.arange(90, 95)]
 def ours(name: str, config: Any, indices: list[np.ndarray], rounds: int) -> nn.Module:
     """The global model after so many rounds of the method itself."""
     method = get_method(name)
-    assignments = method.assign(config, len(indices), SPEC)
-    members = [
-        Client(
-            id=k,
-            role=a.role,
-            training=a.training,
-            num_samples=len(indices[k]),
-            request=Request(cpus=1, gpus=0),
-        )
-        for k, a in enumerate(assignments)
-    ]
+    members = members_of(method, config, indices, SPEC)
     events, images = Events(), plain_rounds.as_images(DATA.test.images, CPU)
     clients = Clients(members, indices, SPEC, InProcess(DATA.train), NoStore(), events)
     server = SingleServer(SPEC, Shard(images, torch.tensor(DATA.test.labels), 10), events, CPU)

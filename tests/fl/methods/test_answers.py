@@ -1,4 +1,4 @@
-"""What a client tells of its samples is refused by the client's name where it cannot be of them."""
+"""What a client sends about its samples is refused by its name where it cannot be of them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +25,7 @@ TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "hfldd": ("send_soft_labels", {"groups": 2}),
     "centralised": ("send_samples", {"fit": FitConfig(epochs=1)}),
 }
-"""The task that tells, and settings."""
+"""The task that sends, and settings."""
 
 
 def shorter(told: Tensor) -> Tensor:
