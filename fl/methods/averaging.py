@@ -146,16 +146,15 @@ class Averaging:
                 yield Move(key, name, start, mean, own[training], clients[training])
 
     def also(self, *prefixes: str) -> Check:
-        """A check that who trains by a method's own record uploads ``prefix.*`` beside its weights,
-        each of the form of a trained parameter; in the first round it may train by another one."""
+        """A check that a client uploads ``prefix.*`` beside its weights, each of the form of a
+        trained parameter."""
 
         def check(update: Update, run_spec: RunSpec) -> None:
             trained(update, run_spec)
             member = self._clients.members[update.client.id]
-            if type(update.client.training) is type(member.training):
-                expected = parameters_sent(self.model[member.training])
-                for prefix in prefixes:
-                    check_forms(expected, update.tensors, prefix, f"client {member.id}")
+            expected = parameters_sent(self.model[member.training])
+            for prefix in prefixes:
+                check_forms(expected, update.tensors, prefix, f"client {member.id}")
 
         return check
 

@@ -2,8 +2,8 @@
 
 Client k minimises f_k(w) + alpha <w, g_k> + alpha/2 |w - s|^2 from the weights s that were sent,
 and remembers g_k, the sum of its own drifts w_k - s. The server tests the mean of the weights, and
-sends that mean plus the mean drift of all clients. Without a drift yet, the first round is
-FedProx's.
+sends that mean plus the mean drift of all clients. Without a drift yet, a client's first round
+finds what FedProx's finds.
 """
 
 from dataclasses import dataclass, replace
@@ -27,9 +27,8 @@ from fl.training.classifier import (
     classifier_recipe,
     plain,
     received_classifier,
-    starting_classifier,
 )
-from fl.training.personal import AfterFedAvg, last_model
+from fl.training.personal import AfterFedAvg
 from fl.training.recipe import Recipe
 
 
@@ -45,8 +44,8 @@ class LocalFedDyn(AfterFedAvg, ClassifierConfig):
 
     @property
     def first_round(self) -> ClassifierConfig:
-        """FedProx's record with mu = alpha, as no client has drifted yet; unless it is adapted."""
-        return self if self.adapted else plain(self, proximal=self.alpha)
+        """Its own record: it remembers its drift from the first round on."""
+        return self
 
     def check_further(self) -> None:
         """``alpha`` is above 0 and takes the place of ``proximal``."""
@@ -69,7 +68,10 @@ class LocalFedDyn(AfterFedAvg, ClassifierConfig):
             alpha = alpha * float(inputs.broadcast["mean_samples"]) / len(inputs.shard)
         model = received_classifier(inputs, self)
         s = {name: p.clone() for name, p in parameters_sent(model).items()}
-        g = self.drift(inputs)
+        g = {name: torch.zeros_like(p) for name, p in s.items()}
+        if inputs.remembered:  # none before the client's first round
+            found = checked(g, inputs.remembered, "drift", "the client's memory")
+            g = {name: drift.to(inputs.device) for name, drift in found.items()}
 
         def upload() -> Tensors:
             own = {f"drift.{n}": g[n] + w - s[n] for n, w in parameters_sent(model).items()}
@@ -79,17 +81,6 @@ class LocalFedDyn(AfterFedAvg, ClassifierConfig):
         # Frozen parameters are not sent, and stay where they are.
         near = [s[n] - g[n] if n in s else p.detach() for n, p in model.named_parameters()]
         return replace(recipe, anchor=near, upload=upload)
-
-    def drift(self, inputs: TaskInput) -> Tensors:
-        """g_k: what the client remembers; after FedProx's round w_k less the run's start; zeros for
-        a client that has not taken part yet. Raises `ValueError` for that of another model."""
-        first = parameters_sent(starting_classifier(self, inputs.run_spec).to(inputs.device))
-        if any(name.startswith("drift.") for name in inputs.remembered):
-            found = checked(first, inputs.remembered, "drift", "the client's memory")
-            return {name: drift.to(inputs.device) for name, drift in found.items()}
-        last = last_model(inputs, self)
-        own = first if last is None else parameters_sent(last)
-        return {name: own[name] - start for name, start in first.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ from fl.federation import Update
 from fl.methods.averaging import Averaging
 from fl.models.state import parameters_sent
 from fl.rounds import Rounds
-from fl.training.classifier import plain
 from tests.fl.methods.averaged import CLIENTS, federation, settings
 
 
@@ -34,5 +33,3 @@ def test_what_is_uploaded_beside_the_weights_is_checked(
         beside[name] = torch.stack([tensor, tensor]) if change == "shape" else tensor.double()
     with pytest.raises(ValueError, match=rf"client {member.id} sent .*{prefix}"):
         check(replace(told, tensors={**weights, **beside}), run_spec)
-    by_fedavg = replace(member, training=plain(member.training))
-    check(replace(told, client=by_fedavg, tensors=weights), run_spec)
