@@ -129,6 +129,8 @@ def _split(name: str, data: Any) -> Split:
         return _several_of(name, data)
     if is_lazy(name, data, sample := partial(_lazy_sample, name)):
         read, targets = items_of(name, data, sample)
+        if read.form.dtype.kind == "f" and _channels_first(read.form) is not read.form:
+            read, targets = items_of(name, data, partial(_lazy_sample, name, channels_last=True))
         return Split(read, **_labels(name, _array(name, [np.asarray(own) for own in targets])))
     samples = [_sample(name, data[index]) for index in range(len(data))]
     if not samples:
@@ -191,9 +193,9 @@ def _several(name: str, inputs: Sequence[np.ndarray], labels: np.ndarray) -> Spl
     return Split(together([stored(name, column) for column in inputs]), **_labels(name, labels))
 
 
-def _lazy_sample(name: str, sample: Any) -> tuple[np.ndarray, Any]:
+def _lazy_sample(name: str, sample: Any, *, channels_last: bool = False) -> tuple[np.ndarray, Any]:
     """A sample that is read when needed, as it is stored: images with their channels first, floats
-    as float32."""
+    as float32. Of floats only all samples tell whether they are images: ``channels_last``."""
     found, label = _sample(name, sample)
     if found.dtype.kind not in "biuf" or not found.ndim:
         raise UserError(
@@ -201,7 +203,8 @@ def _lazy_sample(name: str, sample: Any) -> tuple[np.ndarray, Any]:
             "with at least one axis"
         )
     if found.dtype.kind in "bf":
-        return found.astype(np.float32), label
+        found = found.astype(np.float32)
+        return found.transpose(2, 0, 1) if channels_last else found, label
     return _channels_first(found[None])[0] if found.dtype == np.uint8 else found, label
 
 

@@ -108,6 +108,27 @@ class Shuffling(Noisy):
         return found
 
 
+class Bright:
+    """Colour images of floats, their channels last, that are drawn anew at each reading."""
+
+    def __init__(self, most: float) -> None:
+        self.most = most
+
+    def __len__(self) -> int:
+        return len(LABELS)
+
+    def __getitem__(self, row: int) -> tuple[np.ndarray, int]:
+        return np.random.rand(5, 4, 3) * self.most, int(LABELS[row])
+
+
+def test_images_of_floats_have_their_channels_first_as_those_of_an_array() -> None:
+    assert shard_of(Bright(1.0)).batch(torch.arange(2), stream()).shape == (2, 3, 5, 4)
+    array = np.stack([Bright(1.0)[row][0] for row in range(40)])
+    assert as_dataset("d", Bright(1.0)).inputs == as_dataset("d", (array, LABELS)).inputs
+    # What is no image keeps its axes.
+    assert shard_of(Bright(2.0)).batch(torch.arange(2), stream()).shape == (2, 5, 4, 3)
+
+
 def test_an_index_that_stands_for_several_samples_is_refused() -> None:
     with pytest.raises(UserError, match=r"data d gives sample \d+ the label \d, and at first"):
         as_dataset("d", Drawing("python"))
