@@ -200,7 +200,8 @@ class RoundEnd(Event):
     best: bool = False
     """Whether no round before was as accurate."""
     model: "nn.Module | None" = field(default=None, repr=False, compare=False)
-    """The global model itself, where there is one: not to be changed, and kept in no file."""
+    """The global model itself, where there is one: not to be changed, and kept in no file. The
+    callbacks of :func:`onefold.run` are given a copy."""
 
     def to_json(self) -> JsonObject:
         """As it stands in ``metrics.jsonl``: without the model."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fl import scoring
 from fl.clients import Clients
+from fl.errors import UserError
 from fl.events import RoundEnd, RoundsResumed, StopRounds
 from fl.exchange import Tensors
 from fl.fusion.checkpoints import load_tensors, save_tensors
@@ -112,6 +113,8 @@ class Rounds:
         if evaluate is None:
             assert model is not None, "without a global model there is nothing to test by default"
             evaluate = partial(server.evaluate, model)
+        if model is None and self._metrics:
+            raise UserError("metrics are of the global model, and this method has none")
         self._go_on(clients, server, model, memory)
         if self.start is None:
             self.start = evaluate()

@@ -6,39 +6,35 @@ import inspect
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from functools import partial
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 from torch import Tensor, nn
 
 from cluster.run.command_line import as_arguments, flatten, parse
 from cluster.run.options import Launch
 from cluster.run.plan import print_dry_run
-from cluster.run.prepare import Prepared, prepare
+from cluster.run.prepare import prepare
 from cluster.run.run_dir import check_place, claimed
 from cluster.run.steps import Steps
 from fl.data.catalogue import REGISTERED, register_dataset
 from fl.data.datasets import Dataset
 from fl.data.partition_file import save_lists
-from fl.data.shard import Shard
 from fl.errors import UserError, unknown
-from fl.events import Listener
+from fl.events import Event, Listener, RoundEnd
 from fl.json_files import write_json
 from fl.methods.method import Method
 from fl.methods.prototypes import PrototypesConfig
 from fl.methods.registry import METHODS, register
+from fl.models import copied
 from fl.models.registry import CLASSIFIERS, MODELS, register_model
-from fl.seeding import streams_restored
 from fl.whole_files import write_atomically
+from onefold.metrics import Metric, on_test
 from onefold.result import OWN_CODE, Result, load_model, plain_torch
 
-Metric = Callable[[nn.Module, Tensor, Tensor], float]
-"""A figure of the global model, of test images (N, C, H, W) in [0, 1] and labels (N,)."""
 OWN = "own"
 """Name of data that has none."""
 OBJECTS = ("data", "model", "method", "partition")
@@ -82,7 +78,8 @@ def run(
         metrics: further figures of the global model by name, computed on the test split after each
             round and at the end.
         callbacks: called with each event, see :mod:`fl.events`. A round's end has the global model
-            and the metrics; who raises :class:`fl.events.StopRounds` then makes it the last round.
+            (a copy) and the metrics; who raises :class:`fl.events.StopRounds` then makes it the
+            last round.
         progress: whether to show bars.
         settings: any of the command's options, with ``_`` for ``-``; nested ones by dotted name or
             as mappings, as in ``classifier={"epochs": 2}``.
@@ -144,17 +141,29 @@ def _run(
         return None  # type: ignore[return-value]
     from cluster.run.runner import execute
 
+    own = on_test(metrics, prepared)
     with claimed(launch, call_of(given, prepared.dataset)) as run_dir:
         model = given["model"]
         if callable(model) and not _by_client(model) and (code := code_of(_name_of(model), model)):
             write_atomically(run_dir / OWN_CODE, code.encode())
-        own = _on_test(metrics, prepared)
-        figures = execute(launch, prepared, run_dir, console, *callbacks, metrics=own)
+        listeners = map(_given_copies, callbacks)
+        figures = execute(launch, prepared, run_dir, console, *listeners, metrics=own)
         if metrics:
             last = load_model(run_dir)
             figures["metrics"] = {name: metric(last) for name, metric in own.items()}
             write_json(run_dir / "result.json", figures)
     return Result(run_dir, figures)
+
+
+def _given_copies(listener: Listener) -> Listener:
+    """The user's listener, to which a round's end gives a copy of the model: it may change it."""
+
+    def hear(event: Event) -> None:
+        if isinstance(event, RoundEnd) and event.model is not None:
+            event = replace(event, model=copied(event.model))
+        listener(event)
+
+    return hear
 
 
 def _names(data: Any, method: Any, model: Any, loss: Any, augment: Any) -> dict[str, Any]:
@@ -303,28 +312,6 @@ def _of_partitioner(partitioner: Any, data: Any) -> list[np.ndarray]:
         own.train.rows[np.asarray(partitioner.load_partition(k)["index"], np.int64)]
         for k in range(partitioner.num_partitions)
     ]
-
-
-def _on_test(
-    metrics: Mapping[str, Metric], prepared: Prepared
-) -> dict[str, Callable[[nn.Module], float]]:
-    """The metrics as figures of a model, on the test split."""
-    if not metrics:
-        return {}
-    test = prepared.dataset.test
-    every = np.arange(len(test.labels))
-    shard = Shard.from_split(test, every, prepared.dataset.num_classes)
-
-    def measured(metric: Metric, model: nn.Module) -> float:
-        device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        given = partial(Tensor.to, device=device, copy=True)  # a metric may change what it is given
-        was_training = model.training
-        with torch.no_grad(), streams_restored():
-            found = metric(model.eval(), given(shard.images), given(shard.wanted))
-        model.train(was_training)
-        return float(found)
-
-    return {name: partial(measured, metric) for name, metric in metrics.items()}
 
 
 def call_of(given: Mapping[str, Any], dataset: Dataset) -> str | None:

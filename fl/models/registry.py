@@ -310,7 +310,7 @@ class Factory:
                 f"expected a torch.nn.Module of {self.make}, got {type(model).__name__}"
             )
         if self.loss is not None:
-            model.own_loss = self.loss  # type: ignore[assignment]
+            vars(model)["own_loss"] = self.loss  # nn.Module would take a module for a layer
         return model
 
 
@@ -346,6 +346,11 @@ def register_model(
         )
     if loss is not None and not callable(loss):
         raise UserError(f"model {name}: loss: expected a function, got {type(loss).__name__}")
+    if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
+        raise UserError(
+            f"model {name}: loss: a {type(loss).__name__} with parameters, which nobody would "
+            "train: make it a part of the model, with a method training_loss"
+        )
     factory, source = Factory(make, _asked(name, make), loss), code_of((make, loss)).digest
     summary = "a model of your own"
     register(

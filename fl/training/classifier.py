@@ -339,6 +339,8 @@ def losses_of(run_spec: RunSpec, model: nn.Module) -> Losses:
             given = run_spec.inputs.one_by_one(samples) if several else samples
             found = model.training_loss(given, targets)
         else:
+            if isinstance(model.own_loss, nn.Module):
+                model.own_loss.to(targets.device)  # weights of classes, say
             found = model.own_loss(model(samples), targets)
         if not isinstance(found, Tensor) or found.shape not in ((), targets.shape[:1]):
             form = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
@@ -369,17 +371,27 @@ def check_own_loss(config: Architecture, run_spec: RunSpec) -> bool:
     images = run_spec.inputs.draw(4, torch.Generator().manual_seed(0))
     batch = {"images": images, "labels": example_targets(run_spec, 4)}
     untouched = {name: tensor.clone() for name, tensor in batch.items()}
+    losses, found = losses_of(run_spec, model), []
     try:
-        with torch.enable_grad(), seeded(0, "loss"):
-            loss = losses_of(run_spec, model)(model.train(), batch).mean()
+        for twin in (copied(model), copied(model)):
+            if "own_loss" in vars(model):
+                vars(twin)["own_loss"] = vars(model)["own_loss"]
+            with torch.enable_grad(), seeded(0, "loss"):
+                found.append(losses(twin.train(), batch).mean())
     except (Exception, SystemExit) as error:
         raise UserError(
             f"the loss of {config.model} fails: {type(error).__name__}: {reason_of(error)}"
         ) from None
     if not all(torch.equal(tensor, untouched[name]) for name, tensor in batch.items()):
         raise UserError(f"the loss of {config.model} changes samples or labels in place")
-    if not loss.requires_grad:
+    if not found[0].requires_grad:
         raise UserError(f"the loss of {config.model} depends on no weight of the model")
+    if not torch.equal(*found):
+        raise UserError(
+            f"the loss of {config.model} gives another number when it is called again: it keeps "
+            "something between calls, which clients in one process would share; allowed is what "
+            "depends on its arguments and on the global random streams"
+        )
     return True
 
 

@@ -98,6 +98,41 @@ def test_a_callback_has_the_model_and_the_metrics_of_each_round() -> None:
     assert not any('"model": "Tiny' in line for line in lines if '"round"' in line[:20])
 
 
+def test_metrics_and_callbacks_that_change_the_model_change_a_copy() -> None:
+    def emptied(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+        for parameter in model.parameters():
+            parameter.zero_()
+        return 0.0
+
+    def spoil(event: onefold.Event) -> None:
+        if isinstance(event, onefold.RoundEnd) and event.model is not None:
+            emptied(event.model.requires_grad_(False), torch.empty(0), torch.empty(0))
+
+    plain, spoiled = run("a", 3), run("b", 3, callbacks=[spoil], metrics={"zero": emptied})
+    assert curve(spoiled) == curve(plain)
+    assert all(map(torch.equal, spoiled.model.parameters(), plain.model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"m": lambda model, x, y: model(x)}, "metric m must give one number, but fails"),
+        ({"m": lambda model, x, y: 1 / 0}, "metric m .*ZeroDivisionError"),
+        ({"m": lambda model, x, y: None}, "metric m must give one number"),
+        ({"m": 3}, "expected a mapping of names to functions"),
+        ([lambda model, x, y: 1.0], "expected a mapping of names to functions"),
+    ],
+)
+def test_a_metric_that_gives_no_number_is_refused_before_anyone_trains(
+    metrics: object, message: str
+) -> None:
+    with pytest.raises(onefold.UserError, match=message):
+        run("a", 2, metrics=metrics)
+    assert not Path("runs/a").exists()
+    with pytest.raises(onefold.UserError, match="metrics are of the global model"):
+        run("a", 2, "local", metrics={"one": lambda model, x, y: 1.0})
+
+
 def test_models_of_rounds_are_kept_where_that_is_asked_for() -> None:
     accuracies: list[float] = []
     states: list[dict[str, Tensor]] = []

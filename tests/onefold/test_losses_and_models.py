@@ -1,6 +1,7 @@
 """A loss of one's own; and a model, and training settings, for each client."""
 
 import random
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,23 @@ def test_another_loss_trains_otherwise_and_takes_no_upload_of_the_first() -> Non
     assert not torch.allclose(weights(run(loss=by_closure)), weights(half))
 
 
+def test_a_module_of_torchs_is_a_loss_as_a_function_is() -> None:
+    module, options = partial(nn.CrossEntropyLoss, label_smoothing=0.5), {"rounds": 2}
+    by_module = run(loss=module(), output_dir="a", **options)
+
+    def smoothed(answers: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(answers, labels, label_smoothing=0.5)
+
+    assert torch.equal(weights(run(loss=smoothed, output_dir="b", **options)), weights(by_module))
+    # Weights of classes are values of the loss: others take no upload of the first.
+    ones, others = torch.ones(3), torch.tensor([1.0, 0.2, 0.2])
+    first = run(loss=module(weight=ones), output_dir="c")
+    assert not torch.allclose(
+        weights(run(loss=module(weight=others), output_dir="c")), weights(first)
+    )
+    assert set(by_module.model.state_dict()) == set(run().model.state_dict())
+
+
 def test_a_model_of_ours_may_be_trained_by_a_loss_of_ones_own() -> None:
     result = run("mlp", loss=each, classifier={"epochs": 20, "lr": 0.1})
     assert result.accuracy > 0.5
@@ -107,6 +125,27 @@ def test_methods_that_fuse_such_clients_take_it_and_others_refuse() -> None:
         assert not list(Path().glob(f"runs/{method}*"))
 
 
+class Counting:
+    """Weighs each call less than the one before."""
+
+    calls = 0
+
+    def __call__(self, answers: Tensor, labels: Tensor) -> Tensor:
+        self.calls += 1
+        return F.cross_entropy(answers, labels) / self.calls
+
+
+class WithCentres(nn.Module):
+    """Has something to learn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.centres = nn.Parameter(torch.zeros(3))
+
+    def forward(self, answers: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(answers - self.centres, labels)
+
+
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
@@ -115,6 +154,8 @@ def test_methods_that_fuse_such_clients_take_it_and_others_refuse() -> None:
         (lambda answers, labels: 0.5, "the loss gives float"),
         (lambda answers, labels: labels.float().mean(), "depends on no weight"),
         (lambda answers, labels: answers.nothing(), "the loss of Tiny fails: AttributeError"),
+        (Counting(), "the loss of Tiny gives another number when it is called again"),
+        (WithCentres(), "loss: a WithCentres with parameters, which nobody would train"),
     ],
 )
 def test_a_loss_that_cannot_be_minimised_is_refused(loss: object, message: str) -> None:

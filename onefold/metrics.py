@@ -1,0 +1,56 @@
+"""The user's own figures of the global model, on the test split."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cluster.run.prepare import Prepared
+from fl.data.shard import Shard
+from fl.errors import UserError, reason_of
+from fl.models import copied
+from fl.seeding import streams_restored
+from fl.training.classifier import ClassifierConfig, starting_classifier
+
+Metric = Callable[[nn.Module, Tensor, Tensor], float]
+"""A figure of the global model, of test images (N, C, H, W) in [0, 1] and labels (N,)."""
+
+
+def on_test(
+    metrics: Mapping[str, Metric], prepared: Prepared
+) -> dict[str, Callable[[nn.Module], float]]:
+    """The metrics as figures of a model. Each is tried on an untrained one, before the run begins.
+
+    Raises:
+        UserError: a metric is no function, fails, or gives no number.
+    """
+    if not metrics:
+        return {}
+    if not isinstance(metrics, Mapping) or not all(map(callable, metrics.values())):
+        raise UserError("metrics: expected a mapping of names to functions")
+    test = prepared.dataset.test
+    every = np.arange(len(test.labels))
+    shard = Shard.from_split(test, every, prepared.dataset.num_classes)
+
+    def figure(name: str, model: nn.Module) -> float:
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        # It is given copies, as it may change them.
+        own, given = copied(model).eval(), partial(Tensor.to, device=device, copy=True)
+        try:
+            with torch.no_grad(), streams_restored():
+                return float(metrics[name](own, given(shard.images), given(shard.wanted)))
+        except Exception as error:
+            reason = f"{type(error).__name__}: {reason_of(error)}"
+            raise UserError(f"metric {name} must give one number, but fails: {reason}") from None
+
+    figures: dict[str, Callable[[nn.Module], float]]
+    figures = {name: partial(figure, name) for name in metrics}
+    trainings = (member.training for member in prepared.members)
+    training = next((own for own in trainings if isinstance(own, ClassifierConfig)), None)
+    if training is not None:
+        model = starting_classifier(training, prepared.run_spec)
+        for own in figures.values():
+            own(model)
+    return figures
