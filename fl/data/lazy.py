@@ -6,6 +6,7 @@ from others.
 """
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from fl.errors import UserError, reason_of
 from fl.seeding import all_streams, seed_for
 from fl.sources import key_of
 
+log = logging.getLogger(__name__)
 TRIED = 16
 """Samples of which it is tried whether reading them draws random numbers."""
 MEMORY_SHARE = 0.25
@@ -234,16 +236,25 @@ def is_lazy(name: str, data: Any, sample: Callable[[Any], tuple[np.ndarray, Any]
     size = sample(data[0])[0].nbytes * len(data)
     if size > MEMORY_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
         return True
-    draws = False
+    draws, repeats = False, True
     for row in range(count):
         with all_streams(2 * row):
             one, label = sample(data[row])
         with all_streams(2 * row + 1):
             other, again = sample(data[row])
+        with all_streams(2 * row):
+            repeated, _ = sample(data[row])
+        repeats = repeats and np.array_equal(one, repeated)
         if not np.array_equal(label, again):
             raise UserError(f"data {name} {_changed(row, label, again)}")
         draws = draws or not np.array_equal(one, other)
-    return draws
+    if not repeats:
+        log.warning(
+            "data %s: a sample read again with the same random numbers is another one, so no run "
+            "can be repeated: let it draw from torch's, numpy's or Python's global stream",
+            name,
+        )
+    return draws or not repeats
 
 
 # A transform of the user's for training samples, as they are given to a model.

@@ -180,9 +180,12 @@ def _several_of(name: str, data: Any) -> Split:
             f"data {name}: samples of several inputs are read once, but reading them draws random "
             "numbers, or they exceed memory: give arrays"
         )
-    rows = [data[k] for k in range(len(data))]
-    columns = [np.stack([_array(name, part) for part in own]) for own in zip(*(r[0] for r in rows))]  # noqa: B905
-    return _several(name, columns, _array(name, [np.asarray(label) for _, label in rows]))
+    rows, labels = [], []
+    for inputs, label in (data[k] for k in range(len(data))):
+        rows.append([np.array(_array(name, part)) for part in inputs])  # copies, as in _sample
+        labels.append(np.asarray(label))
+    columns = [np.stack(column) for column in zip(*rows)]  # noqa: B905
+    return _several(name, columns, _array(name, labels))
 
 
 def _several(name: str, inputs: Sequence[np.ndarray], labels: np.ndarray) -> Split:
@@ -221,7 +224,7 @@ def _sample(name: str, sample: Any) -> tuple[np.ndarray, Any]:
     if not isinstance(sample, Sequence) or len(sample) != 2:
         kind = type(sample).__name__
         raise UserError(f"data {name}: a sample must be (sample, label), got a {kind}")
-    return _array(name, sample[0]), sample[1]
+    return np.array(_array(name, sample[0])), sample[1]  # a copy: the next may lie in its place
 
 
 def _array(name: str, image: Any) -> np.ndarray:

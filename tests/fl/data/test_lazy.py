@@ -129,6 +129,22 @@ def test_images_of_floats_have_their_channels_first_as_those_of_an_array() -> No
     assert shard_of(Bright(2.0)).batch(torch.arange(2), stream()).shape == (2, 5, 4, 3)
 
 
+class OfItsOwn(Noisy):
+    """Draws its noise from a stream that no seed of the run's reaches."""
+
+    def __init__(self) -> None:
+        super().__init__("numpy")
+        own = np.random.default_rng(0)
+        self.draw = lambda: float(own.random())
+
+
+def test_noise_that_the_seed_does_not_reach_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    shard_of(Noisy("numpy"))
+    assert not caplog.messages
+    shard_of(OfItsOwn())
+    assert "so no run can be repeated" in caplog.text
+
+
 def test_an_index_that_stands_for_several_samples_is_refused() -> None:
     with pytest.raises(UserError, match=r"data d gives sample \d+ the label \d, and at first"):
         as_dataset("d", Drawing("python"))

@@ -83,6 +83,25 @@ def test_data_set_objects_have_pairs_or_columns_and_names_of_classes(columns: bo
     assert found.class_names == names
 
 
+class InOnePlace(Listed):
+    """Writes each sample over the one before."""
+
+    def __init__(self, several: bool) -> None:
+        super().__init__(list(COLOUR))
+        self.place, self.several = np.empty_like(COLOUR[0]), several
+
+    def __getitem__(self, index: int) -> Any:
+        self.place[:] = self.samples[index]
+        return ((self.place, self.place[0]) if self.several else self.place), LABELS[index]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_samples_may_be_read_into_one_place(several: bool) -> None:
+    found = as_dataset("d", InOnePlace(several))
+    kept = np.concatenate([found.train.images, found.test.images])
+    assert len(np.unique(kept, axis=0)) == len(np.unique(COLOUR, axis=0))
+
+
 def test_a_data_set_stays_itself() -> None:
     found = as_dataset("mine", (COLOUR, LABELS))
     assert as_dataset("other", found) is found
