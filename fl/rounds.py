@@ -23,6 +23,7 @@ from fl.fusion.server import Server
 from fl.json_files import JsonObject, SettingValues
 from fl.models.ensemble import unwrapped
 from fl.models.state import load_whole
+from fl.seeding import in_round, seed_for, seed_streams
 from fl.server import Evaluation, Outcome
 
 Metric = Callable[[nn.Module], float]
@@ -122,6 +123,8 @@ class Rounds:
         left = () if self.stopped else range(len(self.played) + 1, self.count + 1)
         for number in left:
             clients.round = server.round = number
+            # A method of the user's may draw from the global streams, also after --resume.
+            seed_streams(seed_for(server.run_spec.seed, in_round("method", number)))
             yield number
             evaluation = evaluate()
             after = _Reading(clients, server)

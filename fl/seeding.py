@@ -55,13 +55,18 @@ def streams_restored() -> Iterator[None]:
 def all_streams(seed: int) -> Iterator[None]:
     """Seeds the global streams, on which code of users may draw, and restores them after."""
     with streams_restored():
-        if torch.cuda.is_available():
-            torch.manual_seed(seed)
-        else:  # which would note who called it, for devices that are not there: 0.2 ms
-            torch.default_generator.manual_seed(seed)
-        np.random.seed(seed % 2**32)
-        random.seed(seed)
+        seed_streams(seed)
         yield
+
+
+def seed_streams(seed: int) -> None:
+    """Seeds the global streams: torch's, NumPy's and Python's."""
+    if torch.cuda.is_available():
+        torch.manual_seed(seed)
+    else:  # which would note who called it, for devices that are not there: 0.2 ms
+        torch.default_generator.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from itertools import chain, islice
 
 from fl.federation import Task, TaskInput, TaskOutput
 from fl.models.registry import MODELS
+from fl.seeding import in_round, seeded
 from fl.training import captured, dense_cvae, slots, stacked
 from fl.training.recipe import Recipe
 
@@ -90,7 +91,13 @@ def train_many(task: Task, clients: Sequence[TaskInput]) -> list[TaskOutput]:
     A single client is run in the same way, so that its upload is the same to the last bit.
     """
     run_cohort: CohortTask | None = getattr(task, "run_cohort", None)
-    return [task(client) for client in clients] if run_cohort is None else run_cohort(clients)
+    if run_cohort is not None:
+        return run_cohort(clients)
+    outputs = []
+    for client in clients:  # a task of the user's may draw from the global streams
+        with seeded(client.run_spec.seed, in_round("task", client.round), client.client.id):
+            outputs.append(task(client))
+    return outputs
 
 
 def conflict(recipe: RecipeFunction, client: TaskInput) -> str | None:

@@ -1,8 +1,11 @@
 """Runs of many rounds that go on later, that are watched, and whose models are kept on the way."""
 
 import json
+import random
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,12 +13,20 @@ from torch import Tensor, nn
 import onefold
 from cluster.run.command_line import parse
 from cluster.run.run_dir import can_go_on
+from fl.clients import Clients
+from fl.federation import TaskInput, TaskOutput
+from fl.fusion.server import Server
+from fl.methods.method import Method
+from fl.rounds import Rounds
+from fl.server import Outcome
 from tests.onefold.test_running import Tiny, blobs
 
 pytestmark = pytest.mark.usefixtures("elsewhere", "undrawn")
 
 
-def run(name: str, rounds: int, method: str = "fedavg", **options: object) -> onefold.Result:
+def run(
+    name: str, rounds: int, method: str | Method = "fedavg", **options: object
+) -> onefold.Result:
     base: dict[str, object] = {"num_clients": 3, "classifier": {"epochs": 2, "lr": 0.05}}
     more = {"name": name, "rounds": rounds, "runtime": "inprocess", "progress": False}
     return onefold.run(blobs(), Tiny, method, **{**base, **more, **options})  # type: ignore[arg-type]
@@ -96,6 +107,33 @@ def test_a_callback_has_the_model_and_the_metrics_of_each_round() -> None:
     lines = (result.path / "metrics.jsonl").read_text().splitlines()
     assert any('"metrics": {"spoiled"' in line for line in lines)
     assert not any('"model": "Tiny' in line for line in lines if '"round"' in line[:20])
+
+
+def drawing(inputs: TaskInput) -> TaskOutput:
+    drawn = torch.tensor([float(torch.rand(())), np.random.rand(), random.random()])
+    return TaskOutput(tensors={"drawn": drawn})
+
+
+@onefold.method("draws")
+def draws(clients: Clients, server: Server, config: Any, rounds: Rounds) -> Outcome:
+    """Draws from the global streams, at the server and at the clients."""
+    model, drawn = onefold.starting_model(config, server), []
+    for number in rounds.play(clients, server, model):
+        chosen = {0, number % 2 + 1}  # other clients, and so another order of the work
+        told = clients.map(drawing, only=chosen)
+        drawn += [float(torch.rand(())), *(float(t) for u in told for t in u.tensors["drawn"])]
+        onefold.average(model, clients.train(broadcast=onefold.sent(model)), server)
+    return rounds.outcome(model, figures={"drawn": drawn})
+
+
+@pytest.mark.parametrize("runtime", ["inprocess", "ray"])
+def test_what_a_method_and_its_tasks_draw_is_of_seed_round_and_client(runtime: str) -> None:
+    torch.rand(3)  # who has drawn before must not matter
+    whole = run("whole", 3, draws, output_dir="a").figures["drawn"]
+    assert len(set(whole)) == len(whole) == 3 * 7
+    run("grown", 2, draws, output_dir=runtime, runtime=runtime)
+    grown = run("grown", 3, draws, output_dir=runtime, resume=True, runtime=runtime)
+    assert grown.figures["drawn"] == whole[-7:]
 
 
 def test_metrics_and_callbacks_that_change_the_model_change_a_copy() -> None:
