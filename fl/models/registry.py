@@ -79,7 +79,10 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
             f"model {info.name}: each model must have weights of its own, but two that were made "
             f"share {shared}: make all layers anew in each call, as with copy.deepcopy"
         )
-    if refused := refusal(model):
+    refused = refusal(model)
+    if not refused and isinstance(in_training, Tensor) and not in_training.requires_grad:
+        refused = "its answer has no gradient, as after detach() or in NumPy"
+    if refused:
         raise UserError(f"model {info.name} cannot be trained: {refused}")
 
 
@@ -132,7 +135,8 @@ def _answer_in_training(model: nn.Module, samples: Tensor) -> Any:
     if hasattr(model, "training_loss"):
         return None
     try:
-        return copy.deepcopy(model).train()(samples)
+        with torch.enable_grad():
+            return copy.deepcopy(model).train()(samples)
     except (Exception, SystemExit):
         return None
 

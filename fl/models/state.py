@@ -124,4 +124,27 @@ def refusal(model: nn.Module) -> str | None:
             return f"its {name} is {tensor.dtype}; allowed are real floats"
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return "it has no parameter that is trained"
+    if unknown := _unregistered(model):
+        return (
+            f"torch does not know its {unknown} as a part of it: a list of layers must be an "
+            "nn.ModuleList, and a weight an nn.Parameter; what is not trained needs "
+            "requires_grad_(False)"
+        )
     return None
+
+
+def _unregistered(model: nn.Module) -> str | None:
+    """Name of an attribute with weights to train that are not among the module's parameters."""
+    known = set(map(id, model.parameters()))
+    for path, layer in model.named_modules():
+        for name, value in vars(layer).items():
+            inside = value.values() if isinstance(value, dict) else value
+            for part in inside if isinstance(value, dict | list | tuple | set) else [value]:
+                weights = part.parameters() if isinstance(part, nn.Module) else [part]
+                if any(_trained(weight) and id(weight) not in known for weight in weights):
+                    return f"{path}.{name}".removeprefix(".")
+    return None
+
+
+def _trained(weight: object) -> bool:
+    return isinstance(weight, Tensor) and weight.is_leaf and weight.requires_grad

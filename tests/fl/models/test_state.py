@@ -149,9 +149,39 @@ def test_lazy_weights_are_drawn_with_the_others() -> None:
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
+class InAList(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [nn.Linear(10, 10)]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layers[0](super().forward(images))
+
+
+class Hidden(Net):
+    def __init__(self, trained: bool = True) -> None:
+        super().__init__()
+        self.scale = {"factor": torch.ones(10, requires_grad=trained)}
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images) * self.scale["factor"]
+
+
+class Detached(Net):
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images).detach()
+
+
+def test_what_is_not_trained_may_be_no_part_of_the_module() -> None:
+    built(lambda: Hidden(trained=False))
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
+        (InAList, "torch does not know its layers as a part of it: a list of layers must be an"),
+        (Hidden, "torch does not know its scale as a part of it"),
+        (Detached, "its answer has no gradient"),
         (Extra, "Extra has get_extra_state, which is not sent: keep it in buffers"),
         (lambda: Net().requires_grad_(False), "it has no parameter that is trained"),
     ],
