@@ -312,6 +312,9 @@ def prepare(
     checked(admitted.inventory)
     say(f"reading the data: {run.dataset}")
     dataset = read_dataset(launch)
+    classifiers = any(isinstance(a.training, ClassifierConfig) for a in admitted.assignments)
+    if dataset.train.augment is not None and not classifiers:
+        raise UserError(f"augment: only classifiers train on it, and {run.method} has none")
     say(f"cutting it among {run.num_clients} clients")
     partition = _partition(run, dataset, drawn)
     requests = admitted.requests

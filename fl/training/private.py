@@ -57,9 +57,13 @@ class DpConfig(Settings):
     operating system; the same seed then gives another model each time."""
 
     def check_further(self) -> None:
-        """The accountant's package is there, if it is needed."""
+        """The accountant's package is there, if it is needed; and nothing is set in vain."""
+        if self.epsilon is None and any(getattr(self, f.name) != f.default for f in fields(self)):
+            raise UserError(
+                "epsilon is missing: without it nothing is private, whatever else of dp is set"
+            )
         if self.epsilon is not None and find_spec("opacus") is None:
-            raise UserError("dp.epsilon needs Opacus: pip install 'onefold[dp]'")
+            raise UserError("epsilon needs Opacus: pip install 'onefold[dp]'")
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,11 @@ def test_privacy_goes_with_transforms() -> None:
     assert result.figures["dp"]["spent"] <= 8.0
 
 
+def test_augment_is_refused_where_no_client_trains_a_classifier() -> None:
+    with pytest.raises(onefold.UserError, match="augment: only classifiers train on it, and fedcv"):
+        onefold.run(blobs(), method="fedcvae-ens", augment=lambda image: image, num_clients=3)
+
+
 def test_augment_needs_data_that_is_given() -> None:
     with pytest.raises(onefold.UserError, match="register it under a name of its own"):
         run("digits", "cnn", augment=flip)

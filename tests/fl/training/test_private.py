@@ -241,6 +241,14 @@ def test_a_budget_that_nothing_keeps_is_one_line() -> None:
         noise_for(1e-4, 1e-5, Sampling(1.0, 10_000))
 
 
+@pytest.mark.parametrize("given", [{"delta": 1e-3}, {"clip": 2.0}, {"noise_from_seed": True}])
+def test_what_is_set_without_a_budget_is_refused_since_nothing_is_private(
+    given: dict[str, float],
+) -> None:
+    with pytest.raises(UserError, match="epsilon is missing: without it nothing is private"):
+        DpConfig(**given)  # type: ignore[arg-type]
+
+
 def test_without_the_package_one_line_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
