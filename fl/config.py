@@ -125,6 +125,11 @@ class RunConfig(Settings, Generic[Options]):
         return get_method(self.method).scores_clients(self.options)
 
     @property
+    def skew(self) -> float | None:
+        """alpha, where the partition depends on it."""
+        return self.alpha if self.partition.kind in ("dirichlet", "mixture") else None
+
+    @property
     def dealt(self) -> PartitionConfig:
         """The partition's settings, with the method's default share of test samples."""
         if self.partition.test_fraction is not None:

@@ -172,7 +172,8 @@ def _begun(path: Path) -> list[str]:
 
 def _settings(found: JsonObject, clients: object) -> list[str]:
     data = Path(found["dataset"]).stem
-    shown = (found["method"], data, found["alpha"], clients, found["seed"])
+    alpha = NONE if found["alpha"] is None else found["alpha"]
+    shown = (found["method"], data, alpha, clients, found["seed"])
     return [f"{v:g}" if isinstance(v, float) else str(v)[:LONGEST] for v in shown]
 
 

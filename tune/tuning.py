@@ -104,7 +104,7 @@ def _described(
     return {
         "method": run.method,
         "dataset": run.dataset,
-        "alpha": run.alpha,
+        "alpha": run.skew,
         "clients": run.num_clients,
         "seed": run.seed,
         "sweep": asdict(options),

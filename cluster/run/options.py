@@ -29,7 +29,7 @@ class LaunchOptions(Settings, Generic[Options]):
     output_dir: Path = Path("runs")
     """Directory of all runs, each in a directory of its own."""
     name: str | None = None
-    """Name of the run's directory. Default: made of method, data set, alpha and seed."""
+    """Name of the run's directory. Default: made of method, data set, partition and seed."""
     data_root: Path = Path("data")
     """Where the data sets lie, in torchvision's layout."""
     runtime: Literal["ray", "inprocess"] = "ray"

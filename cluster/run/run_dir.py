@@ -247,7 +247,8 @@ def locate(launch: Launch) -> Path:
         return launch.output_dir / launch.name
     run = launch.run
     what = f"{run.method}-{short_name(run.dataset)}"
-    base = f"{what}-alpha{run.alpha:g}-k{run.num_clients}-seed{run.seed}"
+    cut = run.partition.kind if run.skew is None else f"alpha{run.skew:g}"
+    base = f"{what}-{cut}-k{run.num_clients}-seed{run.seed}"
     taken = [base, *(f"{base}-{n}" for n in range(2, 10_000))]
     free = next(i for i, name in enumerate(taken) if not (launch.output_dir / name).exists())
     if free and (launch.resume or launch.overwrite):

@@ -407,7 +407,7 @@ def _result(
         "method": run.method,
         "protocol": "one-shot" if run.rounds == 1 else prepared.method.many_rounds,
         "dataset": run.dataset,
-        "alpha": run.alpha,
+        "alpha": run.skew,
         "clients": run.num_clients,
         "rounds": run.rounds,
         "seed": run.seed,
@@ -503,7 +503,7 @@ def _partition(launch: Launch, prepared: Prepared) -> JsonObject:
     return {
         "kind": run.partition.kind,
         "hash": prepared.partition.digest,
-        "alpha": run.alpha,
+        "alpha": run.skew,
         "counts": prepared.partition.counts.tolist(),
         "class_names": list(dataset.class_names) or [*map(str, range(dataset.num_classes))],
         "roles": [c.role for c in prepared.members],

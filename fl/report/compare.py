@@ -106,7 +106,7 @@ def _row(group: Group, groups: Sequence[Group]) -> dict[str, str]:
         "Run": _name(group),
         "Method": first["method"],
         "Data": first["dataset"],
-        "Alpha": str(first["alpha"]),
+        "Alpha": NONE if first["alpha"] is None else str(first["alpha"]),
         "Seeds": ", ".join(str(_seed(run)) for run in group),
         _metric(groups): percent(accuracy) + ("" if spread is None else f" ± {100 * spread:.1f}"),
         "Start": percent(start),

@@ -114,7 +114,9 @@ def pictures(run: RunRecord) -> Iterator[Picture]:
 def _facts(run: RunRecord) -> list[str]:
     """Facts about the run, in a few words each."""
     about = run.config | run.result
-    named = {"\N{GREEK SMALL LETTER ALPHA} =": about.get("alpha"), "seed": about.get("seed")}
+    cut = (run.config.get("partition") or {}).get("kind")
+    named = {"partition": cut, "\N{GREEK SMALL LETTER ALPHA} =": about.get("alpha")}
+    named["seed"] = about.get("seed")
     facts = [f"{name} {value}" for name, value in named.items() if value is not None]
     if run.scores:
         kind = "held-out training" if (run.config.get("data") or {}).get("validation") else "test"

@@ -61,6 +61,7 @@ def test_augment_that_changes_nothing_changes_no_bit_and_none_is_drawn_from_othe
 
 def test_augment_is_for_training_alone() -> None:
     dark = run(blobs(), augment=lambda x: 0 * x, **{"classifier.epochs": 1})
+    assert dark.figures["alpha"] is None  # iid
     moved = weights(dark)[: 192 * 3]
     start = weights(run(blobs(), classifier={"epochs": 1, "lr": 1e-30}))[: 192 * 3]
     assert torch.equal(moved, start)  # a black image moves no weight, only biases

@@ -36,6 +36,9 @@ def test_a_made_name_is_free_or_gets_the_next_number(tmp_path: Path) -> None:
     assert locate(options(tmp_path, "--resume")) == second
     assert locate(options(tmp_path, "--overwrite")) == second
     assert locate(options(tmp_path, "--seed=1")).name.endswith("seed1")
+    without_alpha = options(tmp_path, "--partition.kind=iid")
+    assert locate(without_alpha).name == "fedmho-sd-digits-iid-k10-seed0"
+    assert without_alpha.run.skew is None
 
 
 def test_resume_takes_the_same_configuration_up(tmp_path: Path) -> None:
