@@ -197,6 +197,45 @@ def test_the_tests_of_a_package_name_what_its_modules_offer(path: Path) -> None:
     )
 
 
+WATCHED = """
+import sys
+from pathlib import Path
+
+from cluster.launch import main
+from fl.clients import Clients
+
+root, files, train = Path(sys.argv[1]), set(), Clients.train
+
+def watch(frame, event, argument):
+    if event == "call":
+        files.add(frame.f_code.co_filename)
+
+def watched(clients, **options):
+    sys.setprofile(watch)
+    try:
+        return train(clients, **options)
+    finally:
+        sys.setprofile(None)
+
+Clients.train = watched
+main(sys.argv[2:])
+for file in map(Path, files):
+    if file.is_relative_to(root) and ".venv" not in file.parts:
+        print("entered", file.relative_to(root).as_posix())
+"""
+
+
+def test_an_uploads_way_is_as_the_page_says(tmp_path: Path) -> None:
+    options = "--method=fedavg --num-clients=1 --classifier.model=cnn --classifier.epochs=1"
+    command = [sys.executable, "-c", WATCHED, str(ROOT), *options.split(), "--runtime=inprocess"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    entered = re.findall(r"^entered (.*)$", ran.stdout, re.MULTILINE)
+    page = (ROOT / "docs/design/architecture.md").read_text()
+    table = page.partition("## One upload's way")[2].partition("\nOn Ray ")[0]
+    told = re.findall(r"`([a-z_/]+[.]py)`", table)
+    assert sorted(told) == sorted(entered)  # each once
+
+
 def test_nothing_but_the_house_is_kept() -> None:
     """A trial's runs once got in, by ``git add -A``."""
     git = shutil.which("git")
