@@ -71,8 +71,9 @@ def run(
         partition: kind of a partition; a list of index arrays into the training split, one for each
             client; or a partitioner of flwr-datasets.
         loss: what clients minimise in place of cross-entropy, or of what the targets say: a
-            function of the model's answers and the targets, to a number or one for each sample. A
-            model may have a method ``training_loss(samples, targets)`` instead.
+            function, or a module without parameters, of the model's answers and the targets, to a
+            number or one for each sample. A model may have a method ``training_loss(samples,
+            targets)`` instead.
         augment: a function of one sample, as a model gets it, by which it is changed each time that
             a classifier trains on it, such as torchvision's random transforms.
         metrics: further figures of the global model by name, computed on the test split after each
