@@ -159,6 +159,13 @@ class Figure:
         return f" ({', '.join(marks)})" if marks else ""
 
     @property
+    def teacher(self) -> str | None:
+        """Accuracy of the teacher that the model learned from, where there is one."""
+        if not all("teacher_accuracy" in result for result in self.results):
+            return None
+        return shown([100 * result["teacher_accuracy"] for result in self.results])
+
+    @property
     def scored_on(self) -> str:
         """On which samples: test, clients or validation."""
         return str(self.results[0].get("scored_on", "test"))
@@ -201,6 +208,7 @@ def as_markdown(
     where it prints numbers."""
     alike = len({figure.scored_on for figure in figures}) == 1
     printed = any(figure.cell.paper for figure in figures)
+    taught = any(figure.teacher for figure in figures)
     metric = "UA, %" if "ua" in figures[0].results[0] and alike else "Accuracy, %"
     lines = []
     for row in _by_row(figures):
@@ -212,6 +220,8 @@ def as_markdown(
                 cells |= {"Paper": str(paper), "Difference": f"{figure.mean - paper.mean:+.2f}"}
             elif printed:
                 cells |= {"Paper": NOTHING, "Difference": NOTHING}
+            if taught:
+                cells["Its teacher"] = figure.teacher or NOTHING
             rank = {"Rank": (figure.unranked or own) + figure.mark}
             rank |= {"Rank in the paper": of_paper} if printed else {}
             lines.append(cells | (rank if alike else {"Scored on": figure.scored_on}))

@@ -66,9 +66,9 @@ class BoostingLessons(Lessons):
         self._teacher.weights.copy_(memory["weights"])
         self.pool.columns = {n: column for n, column in memory.items() if n != "weights"}
 
-    def described(self) -> JsonObject:
+    def described(self, **figures: float) -> JsonObject:
         """With the ensemble's weights."""
-        return self.pool.described(ensemble_weights=self._teacher.weights.tolist())
+        return self.pool.described(ensemble_weights=self._teacher.weights.tolist(), **figures)
 
     def epoch(self, number: int) -> Batch:
         """Steps 1 to 4 of an epoch: all but the student's training."""

@@ -110,9 +110,9 @@ class Lessons:
         """Makes an epoch's images, and returns what the student learns in it."""
         raise NotImplementedError
 
-    def described(self) -> JsonObject:
-        """Fields of the outcome about the images."""
-        return self.pool.described()
+    def described(self, **figures: float) -> JsonObject:
+        """Fields of the outcome about the images, and further figures."""
+        return self.pool.described(**figures)
 
 
 class DenseLessons(Lessons):
@@ -160,7 +160,9 @@ def run(
             config=config.kd.fit_config(),
             stage="fusion",
         )
-    return Outcome(model=student, start=start, epochs=result.epochs, **lessons.described())
+    ceiling = server.evaluate(teacher).accuracy  # of what the student learns
+    described = lessons.described(teacher_accuracy=ceiling)
+    return Outcome(model=student, start=start, epochs=result.epochs, **described)
 
 
 def generator_loss(

@@ -44,6 +44,16 @@ def test_methods_that_the_seeds_do_not_separate_are_named() -> None:
     assert remarks([figure("a", 0.9), figure("b", 0.8)])[0].startswith("One seed")
 
 
+def test_a_teachers_accuracy_stands_beside_what_learned_from_it() -> None:
+    taught = figure("dense", 0.7, 0.8, paper=None)
+    results = tuple({**r, "teacher_accuracy": 0.9} for r in taught.results)
+    figures = [figure("a", 0.6, 0.6, paper=None), replace(taught, results=results)]
+    lines = as_markdown("t", "small", [0, 1], figures).splitlines()
+    assert "| Row | Method | Accuracy, % | Its teacher | Rank |" in lines
+    assert "| row | dense | 75.00 ± 7.07 | 90.00 ± 0.00 | 1 |" in lines
+    assert "| row | a | 60.00 ± 0.00 | - | 2 |" in lines
+
+
 def test_rows_are_ranked_each_by_itself() -> None:
     figures = [figure("a", 0.1, 0.1), figure("b", 0.9, 0.9, row="other")]
     table = as_markdown("table3", "small", [0, 1], figures)

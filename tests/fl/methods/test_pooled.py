@@ -27,6 +27,7 @@ from fl.methods.co_boosting import (
 )
 from fl.methods.dense import DenseConfig, generator_loss
 from fl.methods.method import Method
+from fl.methods.prototypes import all_classifiers
 from fl.models.ensemble import Ensemble
 from fl.training.classifier import ClassifierConfig
 from tests.fl.methods.tiny import tiny_federation
@@ -273,3 +274,7 @@ def test_a_run_is_a_pool_that_grows_and_one_pass_over_it_per_epoch(
     assert server.evaluate(outcome.model) == outcome.epochs[-1]
     assert not outcome.model.training
     assert all(p.requires_grad for p in outcome.model.parameters())
+    teacher = all_classifiers(clients.train(), server)
+    if method is co_boosting.METHOD:
+        teacher.weights.copy_(torch.tensor(outcome.figures["ensemble_weights"]))
+    assert outcome.figures["teacher_accuracy"] == server.evaluate(teacher).accuracy
