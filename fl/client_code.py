@@ -8,7 +8,7 @@ from pathlib import Path
 from fl import PACKAGES
 from fl.federation import Task, Training
 from fl.models.registry import MODELS
-from fl.sources import defined, is_users, key_of
+from fl.sources import code_of, defined, home, is_users, key_of
 
 SHARED = ("fl.condensation", "fl.data.shard", "fl.models", "fl.seeding", "fl.training")
 """Modules and packages of Onefold on which all tasks depend."""
@@ -23,12 +23,13 @@ def client_code(task: Task, training: Training) -> str:
     """
     digest = hashlib.sha256(_shared().encode())
     things = (type(training), training.task, task)
-    modules = {defined(thing).__module__ for thing in things}
+    modules = {home(defined(thing)) for thing in things}
     for file in sorted({file for name in modules for file in _installed_files(name)}):
         digest.update(file.read_bytes())
     digest.update(key_of(things, f"uploads of {defined(task).__qualname__}").encode())
-    if training.model in MODELS:
-        digest.update(MODELS[training.model].source.encode())
+    if (info := MODELS.get(training.model)) and info.source:
+        # As it is now: what its code refers to may have changed since it was registered.
+        digest.update(code_of(info.build).digest.encode())
     return digest.hexdigest()
 
 

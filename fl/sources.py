@@ -22,7 +22,11 @@ from fl import PACKAGES
 
 GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
 """Instructions that read a name that is no local one."""
-OUTSIDE = {"environ", "getenv", "argv", "open", "globals", "eval", "exec", "import_module"}
+OUTSIDE = {
+    *("environ", "getenv", "argv", "globals", "eval", "exec", "import_module", "getattr"),
+    *("open", "load", "loadtxt", "genfromtxt", "fromfile", "memmap", "imread", "load_file"),
+    *("read_text", "read_bytes", "read_csv", "read_parquet", "read_json", "read_pickle"),
+}
 """By these code reads what the code itself does not say."""
 SIMPLE = int | float | complex | str | bytes | None
 
@@ -81,6 +85,13 @@ def defined(thing: Any) -> Any:
     return thing if isinstance(thing, FunctionType | type) else type(thing)
 
 
+def home(thing: FunctionType | type) -> str:
+    """The module that a function or class is written in; `functools.wraps` names another."""
+    if isinstance(thing, FunctionType):
+        return str(thing.__globals__.get("__name__"))
+    return str(thing.__module__)
+
+
 def is_users(name: str) -> bool:
     """Whether neither Onefold, nor Python, nor an installed package has a module of this name."""
     top = name.partition(".")[0]
@@ -128,8 +139,10 @@ class _Reader:
         match value:
             case CodeType():
                 yield from (value.co_code, value.co_exceptiontable)
-                yield from map(self.of, (value.co_names, value.co_freevars, *value.co_consts))
-            case FunctionType() | type() if not is_users(str(value.__module__)):
+                names = (value.co_names, value.co_varnames, value.co_freevars)
+                form = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount)
+                yield from map(self.of, (*names, *form, value.co_flags, *value.co_consts))
+            case FunctionType() | type() if not is_users(home(value)):
                 yield f"{value.__module__}.{value.__qualname__}".encode()
             case FunctionType():
                 yield from self._function(value)
@@ -154,6 +167,7 @@ class _Reader:
                 yield from self._array(value)
             case _ if hasattr(value, "__wrapped__"):
                 yield self.of(value.__wrapped__)
+                yield self.of(getattr(value, "__dict__", None))
             case _:
                 yield from self._object(value)
 
@@ -167,8 +181,8 @@ class _Reader:
         attributes = {name for code in codes for name in code.co_names}
         yield from self._named(function.__globals__, names, attributes)
         for name in sorted({step.argval for step in steps if step.opname == "IMPORT_NAME"}):
-            if is_users(name):
-                yield self._file(name)
+            if is_users(name):  # what it imports in turn is not followed
+                self.unknown.append(f"import of {name}")
         self.unknown += sorted(OUTSIDE & attributes)
 
     def _named(
@@ -180,14 +194,6 @@ class _Reader:
             yield from (name.encode(), self.of(value))
             if isinstance(value, ModuleType) and is_users(value.__name__):
                 yield from self._named(vars(value), attributes, attributes - {name})
-
-    def _file(self, module: str) -> bytes:
-        """Of a module that code imports when it runs: its whole file."""
-        try:
-            return Path(str(getattr(_spec(module), "origin", None))).read_bytes()
-        except OSError:
-            self.unknown.append(f"import of {module}")
-            return b""
 
     def _items(self, mapping: Mapping[Any, object]) -> Iterator[bytes]:
         for key, value in mapping.items():

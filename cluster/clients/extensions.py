@@ -14,7 +14,7 @@ from fl.federation import Job
 from fl.methods.registry import METHODS
 from fl.methods.registry import OURS as OUR_METHODS
 from fl.models.registry import MODELS, OURS, register
-from fl.sources import defined, is_users
+from fl.sources import defined, home, is_users
 
 
 def packed_models() -> bytes | None:
@@ -40,7 +40,7 @@ def send_methods_by_value() -> None:
 def modules_of(job: Job) -> list[str]:
     """Names of the modules that define the job's task and training record."""
     training = job.client.training
-    return [thing.__module__ for thing in (type(training), training.task, defined(job.task))]
+    return [home(defined(thing)) for thing in (type(training), training.task, job.task)]
 
 
 def by_value(names: Iterable[str]) -> None:

@@ -14,9 +14,10 @@ from fl.client_code import client_code
 from fl.data.datasets import Split
 from fl.data.shard import shard_digest
 from fl.exchange import Upload
-from fl.federation import Job, Task
+from fl.federation import Job, RunSpec, Task
 from fl.models.registry import MODELS
-from fl.sources import defined
+from fl.models.shapes import ModelInfo
+from fl.sources import defined, home
 from fl.training.behaviour import behaviour
 from fl.whole_files import checksum_of, replacing, write_atomically
 
@@ -37,6 +38,7 @@ class Store:
         updates.mkdir(parents=True, exist_ok=True)
         self._locks = Locks(pool / ".locks")
         self._codes: dict[tuple[Task, type, str], str] = {}
+        self._behaviours: dict[tuple[ModelInfo, float, RunSpec], str] = {}
 
     def key(self, job: Job) -> str:
         """Hash of task, code, client, training record, threads, run spec, shard and messages; of
@@ -47,7 +49,7 @@ class Store:
         """
         task = defined(job.task)
         parts = {
-            "task": f"{task.__module__}.{task.__qualname__}",
+            "task": f"{home(task)}.{task.__qualname__}",
             "code": self._code(job),
             "client": job.client.id,
             "role": job.client.role,
@@ -60,7 +62,10 @@ class Store:
         }
         if (info := MODELS.get(job.client.model)) and info.source:
             width = getattr(job.client.training, "width", 1.0)
-            parts["behaviour"] = behaviour(info, width, job.run_spec)
+            kind = (info, width, job.run_spec)
+            if kind not in self._behaviours:  # of this run: its code may refer to what changes
+                self._behaviours[kind] = behaviour(*kind)
+            parts["behaviour"] = self._behaviours[kind]
         of_this_run = job.round > 1 or job.of_this_run
         if job.memory is not None:
             parts["memory"] = job.memory.key

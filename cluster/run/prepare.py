@@ -21,7 +21,7 @@ from cluster.run.options import Launch
 from cluster.run.steps import silent
 from cluster.server.rank_placement import world_size
 from fl.config import RunConfig
-from fl.data.catalogue import load
+from fl.data.catalogue import load, read_again
 from fl.data.datasets import NAMES, Dataset, load_auxiliary, subset
 from fl.data.domains import load_domains
 from fl.data.partition import Partition, hold_out, make_partition, validated
@@ -135,6 +135,7 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
         refuse_shadows()
     run = launch.run
     method = get_method(run.method)
+    read_again(run.dataset)
     run_spec = run.run_spec  # reads the disk where the data is a folder
     if run_spec.targets is not None and not method.any_targets:
         able = [name for name, other in METHODS.items() if other.any_targets]

@@ -1,6 +1,7 @@
 """Every data set that a run can name: Onefold's, those that the user registered, and paths."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,14 @@ from fl.bounds import Bound
 from fl.data import datasets
 from fl.data.by_path import is_hugging_face, is_path, read_hugging_face, read_path
 from fl.data.datasets import INFO, NAMES, Dataset, DatasetInfo, subset
+from fl.data.lazy import Lazy
 from fl.data.own import as_dataset
 from fl.errors import UserError, check_name, unknown
+from fl.sources import code_of
 
 REGISTERED: dict[str, Dataset] = {}
+_GIVEN: dict[str, tuple[Any, Callable[[Tensor], Tensor] | None, str]] = {}
+"""What a registered data set was made of, and the digest of the code that reads it later."""
 
 
 class DatasetName(Bound):
@@ -54,7 +59,25 @@ def register_dataset(
         UserError: the name is taken, or the data is none.
     """
     check_name("data set", name, {*NAMES, "folder"})
-    REGISTERED[name] = as_dataset(name, data, augment)
+    found = REGISTERED[name] = as_dataset(name, data, augment)
+    lazy = isinstance(found.train.images, Lazy) and found.train.images.draws
+    kept = data if lazy else replace(found, train=replace(found.train, augment=None))
+    _GIVEN[name] = (kept, augment, _code(kept, augment))
+
+
+def read_again(name: str) -> None:
+    """Registers a data set anew, if what its code refers to has changed since it was registered.
+
+    Raises:
+        UserError: as :func:`register_dataset`.
+    """
+    data, augment, code = _GIVEN.get(name, (None, None, ""))
+    if code and code != _code(data, augment):
+        register_dataset(name, data, augment)
+
+
+def _code(data: Any, augment: Callable[[Tensor], Tensor] | None) -> str:
+    return code_of((None if isinstance(data, Dataset) else data, augment)).digest
 
 
 def dataset_info(name: str) -> DatasetInfo:

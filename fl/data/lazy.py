@@ -111,6 +111,11 @@ class Lazy:
         """The type of the samples' values."""
         return self.form.dtype
 
+    @property
+    def draws(self) -> bool:
+        """Whether reading may draw random numbers."""
+        return any(source.draws for source in self.sources)
+
     def __getitem__(self, rows: Any) -> "Lazy":
         return replace(self, where=self.where[rows], digests=self.digests[rows])
 

@@ -8,7 +8,6 @@ the model answers and which gradients it has on images at random.
 import hashlib
 import logging
 import secrets
-from functools import lru_cache
 
 import torch
 from torch import nn
@@ -25,7 +24,6 @@ STEPS = 3
 log = logging.getLogger(__name__)
 
 
-@lru_cache(maxsize=64)
 def behaviour(info: ModelInfo, width: float, run_spec: RunSpec) -> str:
     """The digest of the model's start, and of its first steps.
 

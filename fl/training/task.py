@@ -72,17 +72,19 @@ def task_for_many(run_cohort: CohortTask) -> Task:
         return run_cohort([inputs])[0]
 
     task.run_cohort = run_cohort  # type: ignore[attr-defined]
+    task.made_here = task  # type: ignore[attr-defined]
     return task
 
 
 def recipe_of(task: Task) -> RecipeFunction | None:
     """The function that the task was made of; None for a task that was written in another way."""
-    return getattr(task, "recipe", None)
+    return getattr(task, "recipe", None) if trains_in_cohorts(task) else None
 
 
 def trains_in_cohorts(task: Task) -> bool:
-    """Whether the task can be run for several clients at once."""
-    return hasattr(task, "run_cohort")
+    """Whether the task can be run for several clients at once. A user's function around such a
+    task, which `functools.wraps` gives its attributes, cannot."""
+    return getattr(task, "made_here", None) is task
 
 
 def train_many(task: Task, clients: Sequence[TaskInput]) -> list[TaskOutput]:
@@ -90,9 +92,9 @@ def train_many(task: Task, clients: Sequence[TaskInput]) -> list[TaskOutput]:
 
     A single client is run in the same way, so that its upload is the same to the last bit.
     """
-    run_cohort: CohortTask | None = getattr(task, "run_cohort", None)
-    if run_cohort is not None:
-        return run_cohort(clients)
+    if trains_in_cohorts(task):
+        trained: list[TaskOutput] = task.run_cohort(clients)  # type: ignore[attr-defined]
+        return trained
     outputs = []
     for client in clients:  # a task of the user's may draw from the global streams
         with seeded(client.run_spec.seed, in_round("task", client.round), client.client.id):

@@ -4,7 +4,6 @@ import logging
 import subprocess
 import sys
 import threading
-from importlib import invalidate_caches
 from pathlib import Path
 
 import pytest
@@ -131,7 +130,10 @@ def test_what_cannot_be_read_is_never_the_same(caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.parametrize(
     "line",
-    ["os.environ['LR']", "os.getenv('LR')", "sys.argv[1]", "open('lr').read()", "globals()['x']"],
+    [
+        *("os.environ['LR']", "os.getenv('LR')", "sys.argv[1]", "open('lr').read()"),
+        *("globals()['x']", "getattr(os, 'name')", "np.load('lr.npy')", "path.read_text()"),
+    ],
 )
 def test_what_is_read_from_outside_is_unknown(line: str) -> None:
     names: dict[str, object] = {"__name__": "the_users"}
@@ -139,20 +141,49 @@ def test_what_is_read_from_outside_is_unknown(line: str) -> None:
     assert code_of(names["thing"]).unknown
 
 
-def test_a_module_that_is_imported_late_counts_as_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    source = "def thing(x):\n    import late_one, sklearn\n    return late_one.f(x)\n"
+def test_a_module_that_is_imported_late_is_unknown() -> None:
     names: dict[str, object] = {"__name__": "the_users"}
-    exec(source, names)
+    exec("def thing(x):\n    import late_one, sklearn\n    return late_one.f(x)\n", names)
     assert code_of(names["thing"]).unknown == ("import of late_one",)
-    file = tmp_path / "late_one.py"
-    file.write_text("def f(x):\n    return x\n")
-    invalidate_caches()
-    before = digest(source)
-    file.write_text("def f(x):\n    return 2 * x\n")
-    assert digest(source) != before
+
+
+WRAPPERS = """
+import functools
+import torch.nn.functional as F
+
+class Times:
+    def __init__(self, function, factor):
+        functools.update_wrapper(self, function)
+        self.factor = factor
+
+    def __call__(self, x):
+        return self.factor * x
+
+FACTOR = 2
+times = Times(len, 3)
+
+@functools.wraps(F.cross_entropy)
+def wrapper(x):
+    return FACTOR * x
+
+def swapped(left, right):
+    return left
+
+def thing(x):
+    return times(x) + wrapper(x) + swapped(left=x, right=0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("len, 3", "len, 4"), ("FACTOR = 2", "FACTOR = 5"), ("left, right):", "right, left):")],
+)
+def test_what_wraps_a_function_is_not_taken_for_it(old: str, new: str) -> None:
+    changed = WRAPPERS.replace(old, new)
+    if "right, left" in new:
+        changed = changed.replace("return left", "return right")
+    assert digest(changed) != digest(WRAPPERS)
+    assert digest(WRAPPERS) == digest(WRAPPERS)
 
 
 def test_what_raises_is_unknown_as_endless_values_are() -> None:

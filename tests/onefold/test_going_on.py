@@ -1,7 +1,9 @@
 """Runs of many rounds that go on later, that are watched, and whose models are kept on the way."""
 
+import functools
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from fl.fusion.server import Server
 from fl.methods.method import Method
 from fl.rounds import Rounds
 from fl.server import Outcome
+from fl.training.classifier import train_classifier
 from tests.onefold.test_running import Tiny, blobs
 
 pytestmark = pytest.mark.usefixtures("elsewhere", "undrawn")
@@ -134,6 +137,23 @@ def test_what_a_method_and_its_tasks_draw_is_of_seed_round_and_client(runtime: s
     run("grown", 2, draws, output_dir=runtime, runtime=runtime)
     grown = run("grown", 3, draws, output_dir=runtime, resume=True, runtime=runtime)
     assert grown.figures["drawn"] == whole[-7:]
+
+
+@functools.wraps(train_classifier)
+def shrunk(inputs: TaskInput) -> TaskOutput:
+    trained = train_classifier(inputs)
+    return replace(trained, tensors={n: 0 * t for n, t in trained.tensors.items()})
+
+
+@onefold.method("shrinks", over_rounds=False)
+def shrinks(clients: Clients, server: Server, config: Any) -> nn.Module:
+    model = onefold.starting_model(config, server)
+    onefold.average(model, clients.map(shrunk), server)
+    return model
+
+
+def test_a_function_around_a_task_of_ours_runs() -> None:
+    assert not any(t.any() for t in run("a", 1, shrinks).model.state_dict().values())
 
 
 def test_metrics_and_callbacks_that_change_the_model_change_a_copy() -> None:

@@ -110,6 +110,35 @@ def test_a_module_of_torchs_is_a_loss_as_a_function_is() -> None:
     assert set(by_module.model.state_dict()) == set(run().model.state_dict())
 
 
+KEPT = {"smoothing": 0.0, "drop": 0.0, "shade": 1.0}
+
+
+class Dropping(Tiny):
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(F.dropout(images, KEPT["drop"], self.training))
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_value_that_changes_after_registering_takes_no_upload_of_the_first(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook: registered once, run again after another value was set."""
+
+    def loss(answers: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(answers, labels, label_smoothing=KEPT["smoothing"])
+
+    onefold.register_model("dropping", Dropping, loss)
+    onefold.register_dataset("shaded", blobs(), lambda image: image * KEPT["shade"])
+    given = {"num_clients": 3, "num_large": 3, "partition": "iid", "progress": False}
+    train = partial(onefold.run, "shaded", "dropping", "fedavg", runtime="inprocess", **given)
+    first, same = train(), train()
+    assert all(client["reused"] for client in same.clients)
+    monkeypatch.setitem(KEPT, name, 0.5)
+    changed = train()
+    assert not any(client["reused"] for client in changed.clients)
+    assert not torch.equal(weights(changed), weights(first))
+
+
 def test_a_model_of_ours_may_be_trained_by_a_loss_of_ones_own() -> None:
     result = run("mlp", loss=each, classifier={"epochs": 20, "lr": 0.1})
     assert result.accuracy > 0.5
