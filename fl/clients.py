@@ -108,6 +108,11 @@ class Clients:
         """Wall time in which at least one client was at work."""
         self._memories: dict[int, Memory] = {}
 
+    @property
+    def may_drop(self) -> bool:
+        """Whether the run goes on without a client that has failed for good."""
+        return self._on_failure == "drop"
+
     def train(self, by: Training | None = None, **options: Unpack[MapOptions]) -> list[Update]:
         """Has each client run the task of its training record, or of ``by`` in place of it; else as
         :meth:`map`."""

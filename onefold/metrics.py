@@ -1,13 +1,15 @@
-"""The user's own figures of the global model, on the test split."""
+"""The user's own figures of the global model."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cluster.run.prepare import Prepared
+from fl.config import RunConfig
 from fl.data.shard import Shard
 from fl.errors import UserError, reason_of
 from fl.models import copied
@@ -19,9 +21,10 @@ Metric = Callable[[nn.Module, Tensor, Tensor], float]
 
 
 def on_test(
-    metrics: Mapping[str, Metric], prepared: Prepared
+    metrics: Mapping[str, Metric], prepared: Prepared, run: RunConfig[Any]
 ) -> dict[str, Callable[[nn.Module], float]]:
-    """The metrics as figures of a model. Each is tried on an untrained one, before the run begins.
+    """The metrics as figures of a model, on what the run's accuracy is of. Each is tried on an
+    untrained one, before the run begins.
 
     Raises:
         UserError: a metric is no function, fails, or gives no number.
@@ -31,6 +34,8 @@ def on_test(
     if not isinstance(metrics, Mapping) or not all(map(callable, metrics.values())):
         raise UserError("metrics: expected a mapping of names to functions")
     test = prepared.dataset.test
+    if run.data.validation and run.scores_clients:  # then the clients' own hold it
+        test = prepared.dataset.train.take(np.concatenate(prepared.partition.test))
     every = np.arange(len(test.labels))
     shard = Shard.from_split(test, every, prepared.dataset.num_classes)
 

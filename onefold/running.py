@@ -142,7 +142,7 @@ def _run(
         return None  # type: ignore[return-value]
     from cluster.run.runner import execute
 
-    own = on_test(metrics, prepared)
+    own = on_test(metrics, prepared, launch.run)
     with claimed(launch, call_of(given, prepared.dataset)) as run_dir:
         model = given["model"]
         if callable(model) and not _by_client(model) and (code := code_of(_name_of(model), model)):

@@ -91,7 +91,7 @@ class Move(NamedTuple):
     updates: Sequence[Update]
     """Of the prototype's clients that the average is made of, one at least."""
     clients: int
-    """The prototype's clients, with those that took no part."""
+    """The prototype's clients that take part in some round, with those that did not in this one."""
 
 
 class Averaging:
@@ -139,11 +139,25 @@ class Averaging:
         own: dict[Training, list[Update]] = {training: [] for training in self.model}
         for update in updates:
             own[update.client.training].append(update)
-        clients = Counter(client.training for client in self._clients.members)
+        newcomers = getattr(self._config, "newcomers", 0)  # who take part in no round
+        there = self._clients.members[: len(self._clients.members) - newcomers]
+        clients = Counter(client.training for client in there)
         for training, name, key, mean in self.parameters():
             if own[training]:
                 start = self.start[training][f"classifier.{name}"]
                 yield Move(key, name, start, mean, own[training], clients[training])
+
+    def refuse_drops(self, what: str) -> None:
+        """For a method whose server keeps a sum of what each client has sent.
+
+        Raises:
+            UserError: the run may drop clients, whose part would stay in it.
+        """
+        if self._clients.may_drop:
+            raise UserError(
+                f"on_client_failure drop: the {what} of a dropped client would stay in the "
+                "server's sum; allowed is stop"
+            )
 
     def also(self, *prefixes: str) -> Check:
         """A check that a client uploads ``prefix.*`` beside its weights, each of the form of a

@@ -67,10 +67,10 @@ def train_own_model(inputs: TaskInput) -> Recipe:
     assert isinstance(config, LocalDitto)
     model = personal_model(replace(inputs, broadcast={}), config)
     recipe = classifier_recipe(inputs, plain(config, proximal=config.attachment), model)
-    # Frozen parameters are not sent, and stay where they are.
     near = [
-        inputs.broadcast.get(f"global.classifier.{name}", p.detach()).to(inputs.device)
+        inputs.broadcast[f"global.classifier.{name}"].to(inputs.device)
         for name, p in model.named_parameters()
+        if p.requires_grad
     ]
     return replace(recipe, anchor=near)
 

@@ -78,8 +78,7 @@ class LocalFedDyn(AfterFedAvg, ClassifierConfig):
             return {**prefixed("classifier", model), **own}
 
         recipe = classifier_recipe(inputs, plain(self, proximal=alpha), model)
-        # Frozen parameters are not sent, and stay where they are.
-        near = [s[n] - g[n] if n in s else p.detach() for n, p in model.named_parameters()]
+        near = [s[n] - g[n] for n, p in model.named_parameters() if p.requires_grad]
         return replace(recipe, anchor=near, upload=upload)
 
 
@@ -96,6 +95,7 @@ def run(clients: Clients, server: Server, config: FedDynConfig, *, rounds: Round
     By the mean of m of the K clients' weights, sum_k (w_k - s) / K = m (mean_k w_k - s) / K.
     """
     frame = Averaging(clients, server, config, rounds)
+    frame.refuse_drops("drift")
     drifts = {key: torch.zeros_like(mean) for _, _, key, mean in frame.parameters()}
     samples = torch.tensor([client.num_samples for client in clients.members]).double()
 

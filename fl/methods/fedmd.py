@@ -14,7 +14,7 @@ from fl.bounds import Count
 from fl.clients import Clients, trained
 from fl.data.datasets import AuxiliaryConfig
 from fl.data.shard import Shard
-from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Update
+from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Training, Update
 from fl.fusion.server import Server
 from fl.methods.personal import (
     AnyModelsConfig,
@@ -75,8 +75,12 @@ def run(
         checked_floats(update, "logits", shape)
 
     for chosen in taken.play(rounds, server, config):
-        newcomers = [k for k in chosen if taken[k] == 1]
-        clients.train(only=newcomers, remember=True, goes_to="client")
+        newcomers: dict[Training, list[int]] = {}
+        for k in chosen:
+            if taken[k] == 1:
+                newcomers.setdefault(clients.members[k].training.first_round, []).append(k)
+        for training, own in newcomers.items():
+            clients.train(training, only=own, remember=True, goes_to="client")
         updates = clients.map(send_public_logits, only=chosen, known=public, check=check_logits)
         with server.events.phase("fusion"):
             logits = (update.tensors["logits"].double() for update in updates)

@@ -20,6 +20,7 @@ from fl.methods.averaging import Averaging, averaging_method
 from fl.methods.prototypes import ParticipationConfig, PrototypesConfig
 from fl.rounds import Rounds
 from fl.server import Outcome
+from fl.training.batches import smallest_batch
 from fl.training.classifier import ClassifierConfig
 
 
@@ -43,22 +44,31 @@ def run(clients: Clients, server: Server, config: FedNovaConfig, *, rounds: Roun
     BatchNorm's statistics are that mean.
     """
     frame = Averaging(clients, server, config, rounds)
-    for updates in frame.play(weight=lambda update: update.client.num_samples / steps(update)):
+    least = {training: smallest_batch(model) for training, model in frame.model.items()}
+
+    def a(update: Update) -> float:
+        return steps(update, least[clients.members[update.client.id].training])
+
+    for updates in frame.play(weight=lambda update: update.client.num_samples / a(update)):
         for move in frame.moves(updates):
-            factor = stretch([(u.client.num_samples, steps(u)) for u in move.updates])
+            factor = stretch([(u.client.num_samples, a(u)) for u in move.updates])
             move.mean.copy_(move.start + factor * (move.mean - move.start))
     return rounds.outcome(frame.ensemble)
 
 
-def steps(update: Update) -> float:
-    """a_k: what the steps of a client's training add up to, in gradients of equal size."""
-    config = update.client.trains_by
+def steps(update: Update, least: int = 1) -> float:
+    """a_k: what the steps of a client's training add up to, in gradients of equal size at the
+    common rate. ``least``: samples of a batch, as of :meth:`ClassifierConfig.steps`."""
+    common, config = update.client.training, update.client.trains_by
+    assert isinstance(common, ClassifierConfig)
     assert isinstance(config, ClassifierConfig)
-    tau, rho = config.steps(update.client.num_samples), config.momentum
+    tau, rho = config.steps(update.client.num_samples, least), config.momentum
     if config.proximal:
         shrunk = config.lr * config.proximal
-        return (1 - (1 - shrunk) ** tau) / shrunk
-    return (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
+        a = (1 - (1 - shrunk) ** tau) / shrunk
+    else:
+        a = (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
+    return a * config.lr / common.lr
 
 
 def stretch(clients: Sequence[tuple[int, float]]) -> float:

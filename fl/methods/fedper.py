@@ -58,9 +58,14 @@ class FedPerConfig(PersonalConfig):
     flattening, as FedD2S's paper has it."""
 
     def check_layers(self, layers: Layers) -> None:
-        """Raises `UserError` if the model has fewer layers."""
+        """Raises `UserError` if the model has fewer layers, or by default none that is shared."""
         if self.shared_layers is not None:
             layers.check(self.shared_layers, "shared_layers")
+        elif not layers.flattening:
+            raise UserError(
+                f"shared_layers: {self.classifier.model} has no layers before a flattening, which "
+                "are shared by default: name how many are"
+            )
 
     def depth(self, layers: Layers, participations: int = 1) -> int:
         """The number of shared layers, in all rounds."""

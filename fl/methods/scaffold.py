@@ -26,6 +26,7 @@ from fl.methods.prototypes import ParticipationConfig, PrototypesConfig
 from fl.models.state import parameters_sent
 from fl.rounds import Rounds
 from fl.server import Outcome
+from fl.training.batches import smallest_batch
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.optimizers import Corrected
 from fl.training.personal import AfterFedAvg
@@ -55,7 +56,7 @@ class LocalScaffold(AfterFedAvg, ClassifierConfig):
         model = received_classifier(inputs, self)
         x = {name: p.clone() for name, p in parameters_sent(model).items()}
         c, own = controls_in(inputs.payload, x), controls_in(inputs.remembered, x)
-        tau = self.steps(len(inputs.shard))
+        tau = self.steps(len(inputs.shard), smallest_batch(model))
 
         def upload() -> Tensors:
             tensors = prefixed("classifier", model)
@@ -64,11 +65,7 @@ class LocalScaffold(AfterFedAvg, ClassifierConfig):
                 tensors |= {f"control.{name}": own[name] + change, f"change.{name}": change}
             return tensors
 
-        # Frozen parameters are not sent, and have no control.
-        apart = [
-            c[name] - own[name] if name in x else torch.zeros_like(p)
-            for name, p in model.named_parameters()
-        ]
+        apart = [c[n] - own[n] for n, p in model.named_parameters() if p.requires_grad]
         recipe, optimizer = classifier_recipe(inputs, self, model), Corrected(self.make_optimizer())
         return replace(recipe, optimizer=optimizer, anchor=apart, upload=upload)
 
@@ -83,6 +80,7 @@ class ScaffoldConfig(ParticipationConfig, PrototypesConfig):
 def run(clients: Clients, server: Server, config: ScaffoldConfig, *, rounds: Rounds) -> Outcome:
     """Algorithm 1 with the server's step 1: the mean of the weights, and the controls."""
     frame = Averaging(clients, server, config, rounds)
+    frame.refuse_drops("control")
     controls = {key: torch.zeros_like(mean) for _, _, key, mean in frame.parameters()}
 
     def start() -> dict[Training, Tensors]:

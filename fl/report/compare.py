@@ -5,7 +5,8 @@ Runs that differ by their seed alone share a row and a curve: mean and standard 
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -160,19 +161,26 @@ def _target(runs: Sequence[RunRecord]) -> str:
 
 def _below_alone(group: Group, groups: Sequence[Group]) -> int | None:
     """Clients with a lower accuracy than alone, in a run among these of the same partition."""
-    alone = {
-        _partition(r): r.scores for other in groups for r in other if r.config["method"] == ALONE
-    }
-    pairs = [
-        (run.scores, alone.get(_partition(run))) for run in group if run.config["method"] != ALONE
-    ]
-    if not pairs or not all(ours and theirs for ours, theirs in pairs):
+    alone: dict[object, list[Mapping[int, float]]] = {}
+    for run in chain.from_iterable(groups):
+        if run.config["method"] == ALONE and run.scores:
+            alone.setdefault(_samples(run), []).append(run.scores)
+    # Of several runs alone on the same samples none is the one to compare with.
+    pairs = [(r.scores, alone.get(_samples(r), [])) for r in group if r.config["method"] != ALONE]
+    if not pairs or not all(ours and len(theirs) == 1 for ours, theirs in pairs):
         return None
-    return sum(a < theirs.get(k, 0.0) for ours, theirs in pairs if theirs for k, a in ours.items())
+    return sum(a < theirs.get(k, 0.0) for ours, (theirs,) in pairs for k, a in ours.items())
 
 
-def _partition(run: RunRecord) -> str | None:
-    return (run.result.get("partition") or {}).get("hash")
+def _samples(run: RunRecord) -> tuple[object, ...]:
+    """What the run's clients hold: the data set, by its content if it is the user's, and who has
+    which samples of it."""
+    return (*_data(run), (run.result.get("partition") or {}).get("hash"))
+
+
+def _data(run: RunRecord) -> tuple[object, ...]:
+    own = run.config.get("own")
+    return run.result.get("dataset"), own.get("dataset") if isinstance(own, dict) else None
 
 
 def accuracy_curves(groups: Sequence[Group]) -> Figure:
@@ -208,7 +216,7 @@ def _step(groups: Sequence[Group]) -> str:
 
 def _warning(groups: Sequence[Group]) -> str | None:
     """Why the groups may not be comparable. Each seed of a group has a partition of its own."""
-    if len({group[0].result.get("dataset") for group in groups}) > 1:
+    if len({_data(group[0]) for group in groups}) > 1:
         return "The runs are on different data sets."
-    partitions = {frozenset(map(_partition, group)) for group in groups}
+    partitions = {frozenset(map(_samples, group)) for group in groups}
     return "The runs are on different partitions." if len(partitions) > 1 else None

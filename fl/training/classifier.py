@@ -26,7 +26,7 @@ from fl.models.registry import MODELS
 from fl.models.shapes import ModelInfo
 from fl.plausible import Trial, check_reach, extents, trial_inputs
 from fl.seeding import seeded
-from fl.training.batches import smallest_batch_of
+from fl.training.batches import smallest_batch, smallest_batch_of
 from fl.training.epochs import EpochTraining, epochs_of
 from fl.training.optimizers import SGD, Adam, Paced, Proximal, Schedule
 from fl.training.recipe import HeldOut, Recipe, parts_of
@@ -114,13 +114,16 @@ class ClassifierConfig(EpochTraining, Settings):
         decoupled = self.optimizer == "adamw"
         return Adam(self.lr, weight_decay=self.weight_decay, decoupled=decoupled)
 
-    def paced_optimizer(self, num_samples: int, round: int) -> SGD | Adam | Paced:
-        """That of a client with so many samples in this round, from 1."""
+    def paced_optimizer(self, num_samples: int, round: int, least: int) -> SGD | Adam | Paced:
+        """That of a client with so many samples in this round, from 1. ``least``: as of
+        :meth:`steps`."""
         plain = self.make_optimizer()
         plain = replace(plain, lr=self.lr * self.round_decay ** (round - 1))
         if (self.schedule, self.warmup, self.max_norm) == ("constant", 0.0, None):
             return plain
-        return Paced(plain, self.steps(num_samples), self.schedule, self.warmup, self.max_norm)
+        return Paced(
+            plain, self.steps(num_samples, least), self.schedule, self.warmup, self.max_norm
+        )
 
     def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the classifier cannot take such samples."""
@@ -196,7 +199,8 @@ def classifier_recipe(
     held_out = None
     if config.validation:
         inputs, columns, held_out = _held_out(inputs, config, model, losses, columns or {})
-    optimizer = config.paced_optimizer(len(inputs.shard), inputs.round)
+    least = smallest_batch(model)
+    optimizer = config.paced_optimizer(len(inputs.shard), inputs.round, least)
     kept = {n: t.clone() for n, t in model.named_buffers() if n in vars(model).get("stays", ())}
 
     def upload() -> Tensors:

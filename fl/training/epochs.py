@@ -44,9 +44,11 @@ class EpochTraining(LocalTraining):
         """Samples passed through the model."""
         return self.epochs * num_samples
 
-    def steps(self, num_samples: int) -> int:
-        """Steps of the optimiser, of a client with so many samples."""
-        return self.epochs * -(-num_samples // self.batch_size)
+    def steps(self, num_samples: int, least: int = 1) -> int:
+        """Steps of the optimiser, of a client with so many samples, whose batches have ``least``
+        and more: a smaller last one is part of that before it."""
+        whole, rest = divmod(num_samples, self.batch_size)
+        return self.epochs * max(1, whole + (rest >= least))
 
     def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
         """The training with one epoch, and the samples of ``steps`` batches."""

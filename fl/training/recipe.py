@@ -140,15 +140,19 @@ class Recipe:
     upload: Callable[[], Tensors]
     """The tensors that the client uploads; called when the training is over."""
     trained: Sequence[nn.Parameter] | None = None
-    """The parameters that are trained, where the others stay as they are; all without it."""
+    """The parameters that are trained, where the others stay as they are; without it all that have
+    a gradient."""
     then: "Callable[[], Recipe] | None" = None
     """The next stage of the client's training, of the same model; its upload counts. The client's
     task goes on to it (:mod:`fl.training.task`)."""
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters that are trained."""
-        return list(self.model.parameters() if self.trained is None else self.trained)
+        """The parameters that are trained: those of a frozen layer have no step, whose weight
+        decay would move them."""
+        if self.trained is not None:
+            return list(self.trained)
+        return [p for p in self.model.parameters() if p.requires_grad]
 
     def freeze_others(self) -> None:
         """Has gradients computed for the parameters alone that are trained."""

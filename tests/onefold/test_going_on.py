@@ -191,6 +191,24 @@ def test_a_metric_that_gives_no_number_is_refused_before_anyone_trains(
         run("a", 2, "local", metrics={"one": lambda model, x, y: 1.0})
 
 
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+def test_metrics_are_of_held_out_samples_where_the_accuracy_is(method: str) -> None:
+    """ditto scores clients: then each holds out its own, and the test split stays as it was."""
+    (images, labels), split = blobs(), 90
+    seen: list[Tensor] = []
+
+    def count(model: nn.Module, x: Tensor, y: Tensor) -> float:
+        seen.append(x)
+        return float(len(x))
+
+    data = ((images[:split], labels[:split]), (images[split:] * 0, labels[split:]))
+    own = {"num_clients": 3, "data.validation": 0.2, "runtime": "inprocess", "progress": False}
+    result = onefold.run(data, Tiny, method, rounds=2, metrics={"count": count}, **own)
+    assert result.figures["scored_on"] == "validation"
+    assert result.figures["metrics"]["count"] < 30
+    assert all(x.flatten(1).any(1).all() for x in seen)
+
+
 def test_models_of_rounds_are_kept_where_that_is_asked_for() -> None:
     accuracies: list[float] = []
     states: list[dict[str, Tensor]] = []
