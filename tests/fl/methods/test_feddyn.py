@@ -24,7 +24,7 @@ from tests.fl.methods.averaged import (
 )
 
 
-def naive(who: list[list[int]], alphas: list[float]) -> dict[str, Tensor]:
+def naive(who: list[list[int]], alphas: list[float], there: int = CLIENTS) -> dict[str, Tensor]:
     """Algorithm 1 as the authors' code has it; returns the mean of the last round's weights."""
     model = start(WITHOUT_NORM)
     s = deepcopy(model.state_dict())
@@ -49,7 +49,7 @@ def naive(who: list[list[int]], alphas: list[float]) -> dict[str, Tensor]:
         mean = averaged(states, [1 / len(chosen)] * len(chosen))
         s = {n: t.to(model.state_dict()[n].dtype) for n, t in mean.items()}
         for n, _ in model.named_parameters():
-            s[n] = s[n] + sum(own[n] for own in g) / CLIENTS
+            s[n] = s[n] + sum(own[n] for own in g) / there
     return mean
 
 
@@ -69,6 +69,13 @@ def test_clients_that_were_absent_go_on_with_what_they_remember() -> None:
     assert len({tuple(chosen) for chosen in who}) > 1
     outcome, _ = play("feddyn", half, 4)
     assert close(outcome, naive(who, [0.2] * CLIENTS))
+
+
+def test_who_takes_part_in_no_round_shares_no_drift() -> None:
+    there = CLIENTS - 1
+    own = settings("feddyn", WITHOUT_NORM, alpha=0.1, newcomers=1)
+    expected = naive([list(range(there))] * 3, [0.1] * CLIENTS, there)
+    assert close(play("feddyn", own, 3)[0], expected)
 
 
 def test_alpha_can_be_adapted_to_the_samples() -> None:

@@ -6,7 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn, optim
 
+from fl.events import ClientEnd, Event
 from fl.methods.fedmd import train_on_public
+from fl.methods.prototypes import participants
 from fl.methods.registry import get_method
 from fl.seeding import seed_for
 from fl.training.task import conflict, recipe_of
@@ -76,3 +78,16 @@ def test_clients_learn_from_public_images_in_cohorts() -> None:
     known = {"public": torch.rand(20, 1, 28, 28), "consensus": torch.randn(20, 3)}
     assert conflict(recipe, replace(inputs, broadcast=known)) is None
     assert get_method("fedmd").auxiliary is not None
+
+
+def test_who_takes_part_later_trains_alone_first_too() -> None:
+    config = settings("fedmd", own_epochs=3, participation=0.5)
+    heard: list[Event] = []
+    _, clients = play("fedmd", config, listener=heard.append, inputs=INPUTS)
+    who = [participants(clients, config, number) for number in (1, 2, 3)]
+    assert not set(who[1] + who[2]) <= set(who[0])
+    first: dict[int, int] = {}
+    for event in heard:
+        if isinstance(event, ClientEnd) and "epochs" in event.stats:
+            first.setdefault(event.client, event.stats["epochs"])
+    assert first == dict.fromkeys(first, 3)

@@ -1,6 +1,7 @@
 """FedNova against a plain loop, and where it is FedAvg."""
 
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 from torch import Tensor
@@ -61,6 +62,18 @@ def test_a_proximal_step_counts_less_the_later_ones_follow() -> None:
     update = Update(client=member, tensors={}, stats={}, seconds=1.0, reused=False)
     left = 1 - training.lr * 0.5
     assert steps(update) == pytest.approx(sum(left**s for s in range(training.steps(80))))
+
+
+def test_a_rate_of_a_clients_own_counts_as_so_many_steps() -> None:
+    training = settings("fednova", WITHOUT_NORM).classifier
+    plain = Client(
+        id=0, role="r", training=training, num_samples=80, request=Request(cpus=1, gpus=0)
+    )
+    found = [
+        steps(Update(client=member, tensors={}, stats={}, seconds=1.0, reused=False))
+        for member in (plain, replace(plain, changes=(("lr", 3 * training.lr),)))
+    ]
+    assert found[1] == pytest.approx(3 * found[0])
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,13 @@ def test_a_layer_that_the_model_has_not_is_refused_with_those_it_has(number: int
         get_method("fedper").assign(settings("fedper", shared_layers=number), CLIENTS, SPEC)
 
 
+@pytest.mark.parametrize("name", ["fedper", "fedrep"])
+def test_a_model_of_which_nothing_would_be_shared_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="mlp has no layers before a flattening"):
+        get_method(name).assign(settings(name, model="mlp"), CLIENTS, SPEC)
+    get_method(name).assign(settings(name, model="mlp", shared_layers=1), CLIENTS, SPEC)
+
+
 def test_a_model_without_layers_in_sequence_is_refused() -> None:
     spec = RunSpec.of_images((3, 32, 32), num_classes=10, seed=0)
     with pytest.raises(UserError, match="layers follow one another"):

@@ -10,6 +10,9 @@ from fl.models.registry import MODELS, register_model
 from tests.fl.methods import averaged, personal_runs
 from tests.fl.toy import same_bits
 
+SEEN: list[float] = []
+"""The size of the frozen weights in each step of a client."""
+
 
 class Frozen(nn.Module):
     """A random first layer that stays, and a trained head."""
@@ -20,6 +23,8 @@ class Frozen(nn.Module):
         self.first.weight.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            SEEN.append(float(self.first.weight.detach().norm()))
         logits: Tensor = self.head(self.first(x.flatten(1)).relu())
         return logits
 
@@ -46,3 +51,11 @@ def test_what_is_frozen_stays_and_the_rest_is_trained(method: str) -> None:
     own = next(m for m in outcome.model.modules() if isinstance(m, Frozen))
     assert same_bits({"w": own.first.weight}, {"w": start.first.weight})
     assert not torch.equal(own.head.weight, start.head.weight)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_no_weight_decay_moves_what_is_frozen(optimizer: str) -> None:
+    local = {"model": "frozen", "lr": 0.01, "optimizer": optimizer, "weight_decay": 0.1}
+    SEEN.clear()
+    averaged.play("fedavg", averaged.settings("fedavg", local), 1)
+    assert len(set(SEEN[-6:])) == 1  # the last client's steps

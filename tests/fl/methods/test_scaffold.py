@@ -28,7 +28,7 @@ from tests.fl.toy import shard, task_input
 LOCAL = {**WITHOUT_NORM, "momentum": 0.0}
 
 
-def naive(who: list[list[int]]) -> dict[str, Tensor]:
+def naive(who: list[list[int]], there: int = CLIENTS) -> dict[str, Tensor]:
     """Algorithm 1 with option II."""
     x = start(LOCAL)
     names = [name for name, _ in x.named_parameters()]
@@ -50,7 +50,7 @@ def naive(who: list[list[int]]) -> dict[str, Tensor]:
                 moved = (x.state_dict()[n] - y.state_dict()[n]) / (tau * SMALL["lr"])
                 change = moved - before[n]
                 own[k][n] = own[k][n] + change
-                c[n] = c[n] + change / CLIENTS
+                c[n] = c[n] + change / there
         x.load_state_dict(averaged(states, [1 / len(chosen)] * len(chosen)))
     return x.state_dict()
 
@@ -62,6 +62,17 @@ def test_rounds_with_absent_clients_are_those_of_the_plain_loop() -> None:
     assert len({tuple(chosen) for chosen in who}) > 1
     assert close(play("scaffold", half, 4)[0], naive(who))
     assert not close(play("scaffold", half, 4)[0], naive([who[0]] * 4), atol=1e-3)
+
+
+def test_who_takes_part_in_no_round_shares_no_control() -> None:
+    there = CLIENTS - 1
+    outcome, _ = play("scaffold", settings("scaffold", LOCAL, newcomers=1), 3)
+    assert close(outcome, naive([list(range(there))] * 3, there))
+
+
+def test_a_run_that_may_drop_clients_is_refused() -> None:
+    with pytest.raises(UserError, match="on_client_failure drop: the control of a dropped client"):
+        play("scaffold", settings("scaffold", LOCAL), 2, on_failure="drop")
 
 
 def test_weights_and_controls_are_sent_both_ways() -> None:

@@ -150,6 +150,19 @@ def test_clients_below_their_accuracy_alone_are_counted(
     assert "Below alone" not in table([make_scored("again"), other], tmp_path)[0][0]
 
 
+def test_runs_alone_on_other_data_or_several_are_not_compared_with(
+    make_scored: MakeRun, tmp_path: Path
+) -> None:
+    ours, alone = make_scored("ours"), make_scored("alone", "local", [(0.6, 0.6, 0.8, None)])
+    other = make_scored("other", "local", [(0.9, 0.9, 0.9, 0.9)])
+    change(other, {}, own={"dataset": "the digest of other data"})
+    rows, page = table([ours, alone, other], tmp_path)
+    assert next(row for row in rows if row["Run"] == "ours")["Below alone"] == "1"
+    assert "different data sets" in page
+    again = make_scored("again", "local", [(0.9, 0.9, 0.9, 0.9)])
+    assert "Below alone" not in table([ours, alone, again], tmp_path)[0][0]
+
+
 def test_an_unfinished_run_is_refused(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run()
     (run / "result.json").unlink()

@@ -90,3 +90,11 @@ def test_the_servers_fit_joins_it_too() -> None:
     )
     (losses,) = Fit(spec, data, seed=0).epochs()
     assert len(losses) == 2
+
+
+@pytest.mark.parametrize("least", [1, 2, 3])
+def test_steps_are_as_many_as_there_are_batches(least: int) -> None:
+    training = ClassifierConfig(model="cnn", epochs=3, batch_size=5)
+    for count in range(least, 20):
+        batches = cut(torch.arange(count), training.batch_size, least)
+        assert training.steps(count, least) == 3 * len(batches)
