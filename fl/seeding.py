@@ -69,6 +69,13 @@ def seed_streams(seed: int) -> None:
     random.seed(seed)
 
 
+def stream_states() -> bytes:
+    """How far the global streams have been drawn from."""
+    kind, keys, *place = np.random.get_state()
+    states = torch.get_rng_state().numpy().tobytes(), np.asarray(keys).tobytes()
+    return b"".join(states) + f"{kind} {place} {random.getstate()}".encode()
+
+
 @contextmanager
 def seeded(seed: int, purpose: str, client: int | None = None) -> Iterator[None]:
     """The same by name: for a model's first weights, its dropout, and what users' code draws."""

@@ -108,6 +108,8 @@ def _launch(given: Mapping[str, Any], loss: Any, augment: Any) -> Launch:
     arguments = partition_arguments(partition, data, Path(settings.get("output_dir", "runs")))
     if partition is None and (clients := _clients_of(names)):
         arguments = ["--partition.kind", "natural", "--num-clients", str(clients)]
+    if twice := sorted({n for n, v in names.items() if v is not None} & flatten(settings).keys()):
+        raise UserError(f"{twice[0]} is named twice, by an object and as a setting")
     for name, value in [*names.items(), *flatten(settings).items()]:
         if value is not None:
             arguments += as_arguments(name, value)

@@ -8,14 +8,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from cluster.run.command_line import as_arguments, flatten, parse
 from cluster.studies import suite_runs
 from cluster.studies.comparison import Cell
 from cluster.studies.grids import picture_over
 from cluster.studies.suite_runs import figure_of
-from fl.config import RunConfig
 from fl.errors import UserError
 from onefold.result import Result
 from onefold.running import run
+
+GIVEN = ("data", "model", "method", "partition", "loss", "augment", "metrics", "callbacks")
+"""Arguments of :func:`onefold.run` that are objects."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,11 @@ def grid(
     Raises:
         UserError: one line, for whatever is wrong.
     """
-    listed = _listed(axes)
-    seeds = listed.pop("seed", [settings.pop("seed", 0)])
-    methods = listed.pop("method", [settings.pop("method", RunConfig.method)])
+    listed, files = _listed(axes), ("preset", "config")
+    given_files = [a for n in files if n in settings for a in as_arguments(n, settings[n])]
+    default = parse(given_files, prog="onefold.grid").run
+    seeds = listed.pop("seed", [settings.pop("seed", default.seed)])
+    methods = listed.pop("method", [settings.pop("method", default.method)])
     found: dict[tuple[str, str], list[Result]] = {}
     cells: dict[tuple[str, str], Cell] = {}
     for values in product(*listed.values()):
@@ -69,7 +74,13 @@ def grid(
         row = "-".join(f"{axis}{value}" for axis, value in shown) or "data"
         for method, seed in product(methods, seeds):
             title = f"{name}-{row}-{_shown(method)}-seed{seed}"
-            given = {"data": data, "model": model, "method": method, **settings, **own}
+            given = {
+                "data": data,
+                "model": model,
+                "method": method,
+                **_flat(settings),
+                **_flat(own),
+            }
             given |= {"name": re.sub(r"[^\w.+-]", "_", title), "output_dir": output_dir}
             result = run(**given, seed=seed, overwrite=True)
             key = row, str(result.figures["method"])
@@ -83,6 +94,13 @@ def grid(
     written, folder = suite_runs.Table(name, None, seeds, figures, exhibit), Path(output_dir)
     written.write(folder)
     return Table(found, written.text(), folder / f"{name}.png")
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by dotted name, so that a mapping of an axis leaves the others of its group; objects
+    as they are."""
+    objects = {name: value for name, value in settings.items() if name in GIVEN}
+    return objects | flatten({n: v for n, v in settings.items() if n not in objects})
 
 
 def _listed(axes: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:

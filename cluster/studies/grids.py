@@ -43,7 +43,10 @@ def parse_grid(arguments: Sequence[str]) -> Grid:
     names.add_argument("--name", nargs="?", default="grid", const="")
     given, options = names.parse_known_args(arguments[len(first) :])
     name: str = given.name
-    seeds = tuple(numbers("seed", ",".join(axes.pop("seed", ("0",)))))
+    listed = axes.pop("seed", None)
+    seeds: tuple[int | None, ...] = (None,)  # the options' own
+    if listed is not None:
+        seeds = tuple(numbers("seed", ",".join(listed)))
     methods = axes.pop("method", None)
     if not (axes or methods or len(seeds) > 1):
         raise UserError(
@@ -56,12 +59,13 @@ def parse_grid(arguments: Sequence[str]) -> Grid:
         settings = tuple(zip(axes, values, strict=True))
         own = tuple(f"--{setting}={value}" for setting, value in settings)
         own = own if method is None else (f"--method={method}", *own)
-        launch = parse([*options, *own, f"--seed={seed}", f"--name={name}"])
+        more = () if seed is None else (f"--seed={seed}",)
+        launch = parse([*options, *own, *more, f"--name={name}"])
         row = "-".join(f"{s}{v}" for s, v in settings) or launch.run.dataset
         cell = Cell(row, launch.run.method, own, settings=settings)
-        run_name = re.sub(r"[^\w.+-]", "_", f"{name}-{cell.name}-seed{seed}")
-        runs[cell, seed] = replace(launch, name=run_name, resume=True)
-    return Grid(name, axes, seeds, runs)
+        run_name = re.sub(r"[^\w.+-]", "_", f"{name}-{cell.name}-seed{launch.run.seed}")
+        runs[cell, launch.run.seed] = replace(launch, name=run_name, resume=True)
+    return Grid(name, axes, tuple(dict.fromkeys(seed for _, seed in runs)), runs)
 
 
 def _axes(words: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -286,12 +286,17 @@ class Augment:
         made = cls(function)
         for seed in range(3):
             try:
-                found = made(samples, seed)
+                found, again = made(samples, seed), made(samples, seed)
             except (Exception, SystemExit) as error:
                 raise UserError(
                     f"augment fails on a sample of shape {tuple(samples.shape[1:])}: "
                     f"{type(error).__name__}: {reason_of(error)}"
                 ) from None
+            if not torch.equal(found, again):
+                raise UserError(
+                    "augment draws from a stream of its own, which no seed of the run's reaches: "
+                    "let it draw from torch's, NumPy's or Python's global one"
+                )
             digest.update(found.contiguous().numpy().tobytes())
         return cls(function, digest.hexdigest())
 

@@ -18,7 +18,7 @@ from fl.data.image_files import check_names, in_one_form, pixels
 from fl.data.lazy import Augment, Lazy, is_lazy, items_of, mapped
 from fl.errors import UserError, reason_of
 from fl.inputs import Inputs, as_inputs, together
-from fl.seeding import numpy_generator
+from fl.seeding import all_streams, numpy_generator, stream_states
 from fl.targets import Targets
 
 TEST_SHARE = 0.2
@@ -127,12 +127,14 @@ def _split(name: str, data: Any) -> Split:
         raise UserError(f"data {name}: expected {FORMS}, got {kind}{hint}")
     if len(data) and _has_several(data[0]):
         return _several_of(name, data)
-    if is_lazy(name, data, sample := partial(_lazy_sample, name)):
-        read, targets = items_of(name, data, sample)
-        if read.form.dtype.kind == "f" and _channels_first(read.form) is not read.form:
-            read, targets = items_of(name, data, partial(_lazy_sample, name, channels_last=True))
-        return Split(read, **_labels(name, _array(name, [np.asarray(own) for own in targets])))
-    samples = [_sample(name, data[index]) for index in range(len(data))]
+    if is_lazy(name, data, partial(_lazy_sample, name)):
+        return _read_later(name, data)
+    with all_streams(0):
+        before = stream_states()
+        samples = [_sample(name, data[index]) for index in range(len(data))]
+        draws = stream_states() != before
+    if draws:  # of later samples than were tried
+        return _read_later(name, data)
     if not samples:
         raise UserError(f"data {name} has no samples")
     alike = in_one_form([image for image, _ in samples])
@@ -143,6 +145,14 @@ def _split(name: str, data: Any) -> Split:
         )
     labels = _array(name, [np.asarray(label) for _, label in samples])
     return Split(stored(name, np.stack(alike)), **_labels(name, labels))
+
+
+def _read_later(name: str, data: Any) -> Split:
+    """A data set object's samples, which are read when they are needed."""
+    read, targets = items_of(name, data, partial(_lazy_sample, name))
+    if read.form.dtype.kind == "f" and _channels_first(read.form) is not read.form:
+        read, targets = items_of(name, data, partial(_lazy_sample, name, channels_last=True))
+    return Split(read, **_labels(name, _array(name, [np.asarray(own) for own in targets])))
 
 
 def _check_rows(name: str, given: Any, labels: Any) -> None:

@@ -372,6 +372,10 @@ def check_own_loss(config: Architecture, run_spec: RunSpec) -> bool:
     model = starting_classifier(config, run_spec)
     if not has_own_loss(model):
         return False
+    if hasattr(model, "training_loss") and "own_loss" in vars(model):
+        raise UserError(
+            f"{config.model} has a method training_loss, and a loss was given: name one"
+        )
     images = run_spec.inputs.draw(4, torch.Generator().manual_seed(0))
     batch = {"images": images, "labels": example_targets(run_spec, 4)}
     untouched = {name: tensor.clone() for name, tensor in batch.items()}

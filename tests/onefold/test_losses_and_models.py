@@ -223,6 +223,15 @@ def test_by_its_own_loss_it_is_trained_where_nobody_fuses_its_answers() -> None:
         run(Softmax, "feddf", loss=likelihood, **few)
 
 
+def test_what_is_given_twice_is_refused() -> None:
+    with pytest.raises(onefold.UserError, match="has a method training_loss, and a loss was given"):
+        run(Stepping, loss=each)
+    with pytest.raises(onefold.UserError, match="dataset is named twice"):
+        run(dataset="digits")
+    with pytest.raises(onefold.UserError, match=r"classifier\.model is named twice"):
+        run(classifier={"model": "mlp"})
+
+
 def test_a_loss_needs_a_model() -> None:
     with pytest.raises(onefold.UserError, match="name the model"):
         run(None, loss=each)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from torch import Tensor, nn
 
 import onefold
@@ -59,6 +60,16 @@ def test_models_may_be_among_the_values_and_no_run_of_other_settings_is_taken() 
     again = made({"model": [Wide, Narrow]}, method="fedavg", classifier={"epochs": 5})
     for (result,) in again.results.values():
         assert result.figures["placements"][0]["reused"] is False
+
+
+def test_a_files_method_and_seed_and_the_rest_of_a_group_are_kept() -> None:
+    Path("mine.yaml").write_text("method: fedavg\nseed: 7\n")
+    table = made({"classifier": [{"lr": 0.1}, {"lr": 0.01}]}, model=Wide, config="mine.yaml")
+    for (row, method), (result,) in table.results.items():
+        assert (method, result.figures["seed"]) == ("fedavg", 7)
+        settings = yaml.safe_load((result.path / "config.yaml").read_text())["classifier"]
+        assert settings["epochs"] == 2
+        assert str(settings["lr"]) in row
 
 
 def test_no_values_are_one_line() -> None:

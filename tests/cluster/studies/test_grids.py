@@ -113,6 +113,12 @@ def test_what_is_wrong_is_one_line_before_anything_runs(
     assert not (folder / "runs").exists()
 
 
+def test_without_seeds_among_the_values_the_options_have_it() -> None:
+    grid = parse_grid(["method=fedavg,fedprox", "--seed=5"])
+    assert (grid.seeds, {launch.run.seed for launch in grid.runs.values()}) == ((5,), {5})
+    assert parse_grid(["method=fedavg", "seed=1,2"]).seeds == (1, 2)
+
+
 def test_the_picture_has_a_panel_for_each_combination_of_the_other_settings() -> None:
     made = parse_grid(["alpha=0.5,5", "rounds=1,2", "--method=fedavg"])
     exhibit = picture_over(made.axes, made.name)

@@ -68,7 +68,8 @@ def test_reading_leaves_the_global_streams_as_they_were() -> None:
 
 
 def test_data_without_chance_is_read_once_into_memory() -> None:
-    data = Noisy("torch", scale=0.0)
+    data = Noisy("torch")
+    data.draw = lambda: 1.0
     train = as_dataset("d", data).train
     assert isinstance(train.images, np.ndarray)
     read = data.read
@@ -108,6 +109,20 @@ class Shuffling(Noisy):
         return found
 
 
+class LateNoise(Noisy):
+    """Only the second half of the rows is noisy, as where a clean and a noisy set are joined."""
+
+    def __getitem__(self, row: int) -> tuple[np.ndarray, int]:
+        return super().__getitem__(row) if row >= 20 else (VALUES[row], int(LABELS[row]))
+
+
+@pytest.mark.parametrize("library", STREAMS)
+def test_transforms_of_later_samples_are_drawn_anew_too(library: str) -> None:
+    shard, one = shard_of(LateNoise(library)), stream()
+    assert not torch.equal(shard.batch(torch.arange(32), one), shard.batch(torch.arange(32), one))
+    assert torch.equal(shard.images, shard_of(LateNoise(library)).images)
+
+
 class Bright:
     """Colour images of floats, their channels last, that are drawn anew at each reading."""
 
@@ -136,6 +151,9 @@ class OfItsOwn(Noisy):
         super().__init__("numpy")
         own = np.random.default_rng(0)
         self.draw = lambda: float(own.random())
+
+    def noise(self, sample: Tensor) -> Tensor:
+        return sample + self.draw()
 
 
 def test_noise_that_the_seed_does_not_reach_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -248,6 +266,7 @@ def test_augment_is_part_of_what_tells_samples_from_others() -> None:
         (3, "expected a function, got int"),
         (lambda sample: sample[:1], r"gives torch.float32 \(1,\) for a sample"),
         (lambda sample: sample.double(), "gives torch.float64"),
+        (OfItsOwn().noise, "augment draws from a stream of its own"),
         (lambda sample: sample.no_such(), "augment fails on a sample of shape .* AttributeError"),
     ],
 )
