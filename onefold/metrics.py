@@ -1,7 +1,9 @@
 """The user's own figures of the global model."""
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import isclose
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from fl.models import copied
 from fl.seeding import streams_restored
 from fl.training.classifier import ClassifierConfig, starting_classifier
 
+log = logging.getLogger(__name__)
 Metric = Callable[[nn.Module, Tensor, Tensor], float]
 """A figure of the global model, of test images (N, C, H, W) in [0, 1] and labels (N,)."""
 
@@ -56,6 +59,23 @@ def on_test(
     training = next((own for own in trainings if isinstance(own, ClassifierConfig)), None)
     if training is not None:
         model = starting_classifier(training, prepared.run_spec)
-        for own in figures.values():
+        for name, own in figures.items():
             own(model)
+            if shard.wanted.is_floating_point() and _mixes_up(metrics[name], model, shard):
+                log.warning(
+                    "metric %s is the same whichever target is whose: targets are (N, D) as the "
+                    "answers are, so leave squeeze() out",
+                    name,
+                )
     return figures
+
+
+@torch.no_grad()
+def _mixes_up(metric: Metric, model: nn.Module, shard: Shard) -> bool:
+    """Whether it depends on the targets, but not on which of them is whose."""
+    with streams_restored():
+        found, moved, turned = (
+            float(metric(copied(model).eval(), shard.images.clone(), targets))
+            for targets in (shard.wanted.clone(), shard.wanted + 1, shard.wanted.flip(0))
+        )
+    return isclose(found, turned, rel_tol=1e-5) and not isclose(found, moved, rel_tol=1e-5)

@@ -147,7 +147,7 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
         assignments = _assignments(run, method, run_spec)
     for training in {assignment.training for assignment in assignments}:
         refuse_large(training, run_spec)
-        _check_own_model(training, method, run_spec)
+        _check_own_model(training, method, run_spec, dp=run.dp.epsilon is not None)
     inventory = inventory or _inventory(launch)
     ranks = launch.fusion_ranks or method.default_ranks
     if not (launch.slurm.submit or launch.ray_address):  # the inventory covers all GPUs of the run
@@ -177,7 +177,10 @@ def changes_of(run: RunConfig[Any], assignments: Sequence[Assignment]) -> dict[i
         try:
             k = _client(client, run.num_clients)
             found[k] = (*found.get(k, ()), _change(name, text, assignments[k].training))
-            replace(assignments[k].training, **dict(found[k])).check(run.run_spec)
+            own = replace(assignments[k].training, **dict(found[k]))
+            own.check(run.run_spec)
+            if getattr(run.options, "classifier", None) == assignments[k].training:
+                replace(run.options, classifier=own)  # what the method refuses of all clients
         except UserError as error:
             raise UserError(f"per_client {entry}: {error}") from None
     return found
@@ -205,7 +208,7 @@ def _change(name: str, text: str, training: Training) -> tuple[str, object]:
     return name, value
 
 
-def _check_own_model(training: Training, method: Method, run_spec: RunSpec) -> None:
+def _check_own_model(training: Training, method: Method, run_spec: RunSpec, *, dp: bool) -> None:
     """Refuses what would train otherwise than a model of the user's, or its loss, is meant.
 
     Raises:
@@ -215,7 +218,7 @@ def _check_own_model(training: Training, method: Method, run_spec: RunSpec) -> N
     """
     if not (isinstance(training, ClassifierConfig) and MODELS[training.model].source):
         return
-    own_loss = check_own_loss(training, run_spec)
+    own_loss = check_own_loss(training, run_spec, apart=dp or training.micro_batch is not None)
     uses_it = method.any_targets or training.task in (train_classifier, train_privately)
     if own_loss and not uses_it:
         able = [name for name, other in METHODS.items() if other.any_targets]

@@ -363,11 +363,16 @@ def has_own_loss(model: nn.Module) -> bool:
     return hasattr(model, "training_loss") or "own_loss" in vars(model)
 
 
-def check_own_loss(config: Architecture, run_spec: RunSpec) -> bool:
+def check_own_loss(config: Architecture, run_spec: RunSpec, *, apart: bool = False) -> bool:
     """Whether there is one, which is then tried on four samples.
 
+    Args:
+        config: the client's record.
+        run_spec: of the run.
+        apart: whether a batch's samples are passed apart from each other.
+
     Raises:
-        UserError: it fails.
+        UserError: it fails, or is not what it is meant to be.
     """
     model = starting_classifier(config, run_spec)
     if not has_own_loss(model):
@@ -400,7 +405,27 @@ def check_own_loss(config: Architecture, run_spec: RunSpec) -> bool:
             "something between calls, which clients in one process would share; allowed is what "
             "depends on its arguments and on the global random streams"
         )
+    mean = partial(_mean_loss, copied(model).eval(), losses)
+    whole = mean(batch)
+    singles = [mean({name: t[k : k + 1] for name, t in batch.items()}) for k in range(4)]
+    if apart and not torch.isclose(torch.stack(singles).mean(), whole, rtol=1e-3):
+        raise UserError(
+            f"the loss of {config.model} is not the mean of its samples' losses, as one with "
+            "weights of classes: micro_batch and dp.epsilon, which pass samples apart, do not go "
+            "with it"
+        )
+    values = run_spec.targets is not None and run_spec.targets.kind == "values"
+    if values and torch.isclose(mean({**batch, "labels": batch["labels"].flip(0)}), whole):
+        raise UserError(
+            f"the loss of {config.model} is the same whichever target is whose: targets are (B, "
+            f"{run_spec.outputs}) as the answers are, so leave squeeze() out"
+        )
     return True
+
+
+def _mean_loss(model: nn.Module, losses: Losses, batch: Batch) -> Tensor:
+    with torch.no_grad(), seeded(0, "loss"):
+        return losses(model, batch).mean()
 
 
 def example_targets(run_spec: RunSpec, count: int) -> Tensor:

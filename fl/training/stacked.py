@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fl.federation import Batch, TaskOutput
 from fl.models import copied, shell
+from fl.models.registry import holds_own
 from fl.models.shapes import AnyDropout
 from fl.seeding import streams_restored
 from fl.training.recipe import MeanLoss, Recipe, Step, batches, minimise, optimizer_of, own_steps
@@ -227,7 +229,21 @@ def conflict(probe: Recipe) -> str | None:
         return reason
     if dropout := dropout_in(probe.model):
         return f"{dropout}, which draws from one stream for all"
+    if holds_own(probe.model) and not _is_straight(probe.model):
+        return "its forward may decide by its samples' values"
     return difference(probe, _one_step)
+
+
+def _is_straight(model: nn.Module) -> bool:
+    """Whether it does the same to all samples, which torch's tracer finds out; a loss of its own
+    may do otherwise."""
+    if hasattr(model, "training_loss") or "own_loss" in vars(model):
+        return False
+    try:
+        torch.fx.symbolic_trace(copied(model))
+    except Exception:  # of many kinds, in the user's code
+        return False
+    return True
 
 
 @dataclass

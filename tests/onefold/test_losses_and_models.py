@@ -223,6 +223,36 @@ def test_by_its_own_loss_it_is_trained_where_nobody_fuses_its_answers() -> None:
         run(Softmax, "feddf", loss=likelihood, **few)
 
 
+@pytest.mark.parametrize("option", [{"classifier.micro_batch": 4}, {"dp.epsilon": 8.0}])
+def test_a_loss_of_whole_batches_is_refused_where_samples_are_apart(
+    option: dict[str, float],
+) -> None:
+    weighted = nn.CrossEntropyLoss(weight=torch.tensor([0.1, 5.0, 5.0]))
+    with pytest.raises(onefold.UserError, match="is not the mean of its samples' losses"):
+        run(loss=weighted, **option)
+    assert run(loss=nn.CrossEntropyLoss(label_smoothing=0.1), **option).accuracy > 0
+
+
+def count(model: nn.Module, samples: Tensor, targets: Tensor) -> float:
+    return float(len(samples))
+
+
+def test_a_loss_that_mixes_up_targets_by_their_shape_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    samples = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
+    given = {"num_clients": 3, "num_large": 3, "partition": "iid", "runtime": "inprocess"}
+    regress = partial(onefold.run, (samples, samples.sum(1)), "mlp", "fedavg", **given)
+    with pytest.raises(onefold.UserError, match=r"the same whichever target is whose.* squeeze"):
+        regress(loss=lambda answers, targets: (answers.squeeze() - targets).square().mean())
+    regress(loss=lambda answers, targets: (answers - targets).square().mean())
+    regress(metrics={"error": lambda model, x, y: (model(x).squeeze() - y).abs().mean()})
+    assert "metric error is the same whichever target is whose" in caplog.text
+    caplog.clear()
+    regress(metrics={"error": lambda model, x, y: (model(x) - y).abs().mean(), "n": count})
+    assert "metric" not in caplog.text
+
+
 def test_what_is_given_twice_is_refused() -> None:
     with pytest.raises(onefold.UserError, match="has a method training_loss, and a loss was given"):
         run(Stepping, loss=each)
@@ -315,6 +345,11 @@ def test_a_client_may_train_by_settings_of_its_own_and_is_averaged_with_the_othe
 def test_settings_of_a_client_that_cannot_be_are_refused(entry: str, message: str) -> None:
     with pytest.raises(onefold.UserError, match=message):
         run(per_client=[entry])
+
+
+def test_what_a_method_refuses_of_all_clients_is_refused_of_one() -> None:
+    with pytest.raises(onefold.UserError, match=r"per_client 0\.optimizer=adam: classifier of"):
+        run(method="fednova", per_client=["0.optimizer=adam"])
 
 
 @pytest.mark.parametrize("method", ["scaffold", "moon", "local"])

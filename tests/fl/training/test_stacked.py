@@ -1,5 +1,6 @@
 """Many clients as one computation: the same training, whoever is in the cohort."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.inputs import Inputs
+from fl.models.registry import register_model
 from fl.models.shapes import Built
 from fl.training import stacked
 from fl.training.generator import GeneratorConfig
@@ -28,6 +30,7 @@ from tests.fl.training.cohorts import (
     together,
 )
 from tests.fl.training.plain import train_plainly
+from tests.registries import registries_restored
 
 
 @pytest.mark.parametrize("kind", STACKABLE)
@@ -208,3 +211,33 @@ def test_models_whose_outputs_alone_agree_do_not_train_as_one() -> None:
 
 def test_a_layer_under_two_names_is_each_clients_own() -> None:
     assert stacked.conflict(_probe(Twice())) is None
+
+
+class Branching(nn.Module):
+    """Takes samples of 0 to 255 and of 0 to 1 alike, as its own code decides."""
+
+    def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(math.prod(shape), num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.max() > 1:
+            x = x / 255
+        logits: Tensor = self.layer(x.flatten(1))
+        return logits
+
+
+class Straight(Branching):
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layer(x.flatten(1))
+        return logits
+
+
+def test_a_model_that_decides_by_values_trains_alone() -> None:
+    found = []
+    for make in (Branching, Straight):
+        with registries_restored():
+            register_model("users", make)
+            training = replace(CLASSIFIER, model="users", width=1.0)
+            found.append(stacked.conflict(recipe_for(inputs(training, 20, 0))))
+    assert found == ["its forward may decide by its samples' values", None]
