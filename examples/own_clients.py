@@ -23,7 +23,7 @@ data = {
     "Oslo": site(0.5, 120),
     "Lima": site(-0.5, 80),
 }
-for method in ("fedavg", "fedper"):
-    result = onefold.run(data, "mlp", method, rounds=3, name=method, runtime="inprocess")
+for method, own in (("fedavg", {}), ("fedper", {"shared_layers": 2})):  # of the mlp's three
+    result = onefold.run(data, "mlp", method, rounds=3, name=method, runtime="inprocess", **own)
     print(result)
     print("each site:", result.figures.get("client_accuracy", "by one model for all"), "\n")

@@ -13,6 +13,7 @@ from cluster.run.command_line import parse
 from cluster.studies import suite_runs
 from cluster.studies.comparison import Cell, Figure
 from fl.errors import ClientFailed, UserError
+from tests.undrawn import WRITE_REPORT, draw_nothing
 
 ARGUMENTS = ("--dataset=digits", "--data.max-train=64", "--data.max-test=32", "--num-clients=2")
 MODEL = ("--classifier.model=mlp", "--classifier.epochs=1")
@@ -36,6 +37,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return run_all(runs)
 
     monkeypatch.setattr(suite_runs, "run_all", recorded)
+    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
     monkeypatch.setattr(results, "of_same_code", lambda commit, since: commit == "0123abc")
     return names
 

@@ -159,6 +159,7 @@ def test_a_method_trains_on_a_table_or_refuses_it_before_it_begins(
 ) -> None:
     monkeypatch.setattr(WRITE_REPORT, draw_nothing)
     further: dict[str, Any] = {} if METHODS[method].one_shot else {"rounds": 2}
+    further |= {"generator.steps": 2} if method == "fedgen" else {}
     with suppress(onefold.UserError):
         assert 0 <= run("table", method=method, **further).accuracy <= 1
     begun = Path("runs/run").exists()
@@ -181,14 +182,17 @@ def test_our_own_models_of_images_name_one_that_takes_tables() -> None:
     assert run("table", method="fedavg", model="mlp").accuracy > 0.5
 
 
-def test_clients_with_data_of_their_own_train_on_it_and_are_tested_on_it() -> None:
+def test_clients_with_data_of_their_own_train_on_it_and_are_tested_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
     data = {f"site {k}": (KINDS["table"][k::4], LABELS[k::4]) for k in range(4)}
     common: dict[str, Any] = {"runtime": "inprocess", "progress": False, "rounds": 2}
     common["classifier"] = {"epochs": 2}
     together = onefold.run(data, "mlp", "fedavg", name="all", **common)
     assert len(together.clients) == 4
     assert np.asarray(np.load("runs/all/partition.npz")["train_counts"]).tolist() == [48] * 4
-    alone = onefold.run(data, "mlp", "fedper", name="own", **common)
+    alone = onefold.run(data, "mlp", "fedper", name="own", shared_layers=1, **common)
     assert alone.figures["scored_on"] == "clients"
     assert len(alone.figures["client_accuracy"]) == 4
     fewer = onefold.run(data, "mlp", "fedavg", name="two", num_clients=2, **common)

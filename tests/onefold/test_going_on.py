@@ -129,7 +129,7 @@ def draws(clients: Clients, server: Server, config: Any, rounds: Rounds) -> Outc
     return rounds.outcome(model, figures={"drawn": drawn})
 
 
-@pytest.mark.parametrize("runtime", ["inprocess", "ray"])
+@pytest.mark.parametrize("runtime", ["inprocess", pytest.param("ray", marks=pytest.mark.slow)])
 def test_what_a_method_and_its_tasks_draw_is_of_seed_round_and_client(runtime: str) -> None:
     torch.rand(3)  # who has drawn before must not matter
     whole = run("whole", 3, draws, output_dir="a").figures["drawn"]
