@@ -221,7 +221,7 @@ def _models_of(model: Any, loss: Any, launch: Launch) -> list[str]:
     for own in asked:
         if own not in names:
             like = sum(_name_of(own) == _name_of(other) for other in names)
-            names[own] = _registered(own, loss, str(like + 1) if like else "")
+            names[own] = _registered(own, loss, f"-{like + 1}" if like else "")
     chosen = [f"--{setting}", *(names[own] for own in asked)]
     return [*chosen, "--num-large", str(count)] if setting == "prototypes" else chosen
 

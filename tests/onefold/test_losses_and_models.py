@@ -291,6 +291,9 @@ def test_averages_are_of_clients_with_the_same_model() -> None:
 def test_functions_of_one_name_are_several_models() -> None:
     result = run([lambda num_classes: Wide(num_classes), lambda num_classes: Deep(num_classes)])
     assert len({c["model"] for c in result.clients}) == 2
+    wide, other, numbered = (type(name, (Wide,), {}) for name in ("Own", "Own", "Own2"))
+    result = run([wide, other, numbered])
+    assert len({c["model"] for c in result.clients}) == 3
 
 
 @pytest.mark.parametrize(
