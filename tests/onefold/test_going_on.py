@@ -117,7 +117,6 @@ def drawing(inputs: TaskInput) -> TaskOutput:
     return TaskOutput(tensors={"drawn": drawn})
 
 
-@onefold.method("draws")
 def draws(clients: Clients, server: Server, config: Any, rounds: Rounds) -> Outcome:
     """Draws from the global streams, at the server and at the clients."""
     model, drawn = onefold.starting_model(config, server), []
@@ -131,11 +130,12 @@ def draws(clients: Clients, server: Server, config: Any, rounds: Rounds) -> Outc
 
 @pytest.mark.parametrize("runtime", ["inprocess", pytest.param("ray", marks=pytest.mark.slow)])
 def test_what_a_method_and_its_tasks_draw_is_of_seed_round_and_client(runtime: str) -> None:
+    own = onefold.method("draws")(draws)
     torch.rand(3)  # who has drawn before must not matter
-    whole = run("whole", 3, draws, output_dir="a").figures["drawn"]
+    whole = run("whole", 3, own, output_dir="a").figures["drawn"]
     assert len(set(whole)) == len(whole) == 3 * 7
-    run("grown", 2, draws, output_dir=runtime, runtime=runtime)
-    grown = run("grown", 3, draws, output_dir=runtime, resume=True, runtime=runtime)
+    run("grown", 2, own, output_dir=runtime, runtime=runtime)
+    grown = run("grown", 3, own, output_dir=runtime, resume=True, runtime=runtime)
     assert grown.figures["drawn"] == whole[-7:]
 
 
@@ -145,7 +145,6 @@ def shrunk(inputs: TaskInput) -> TaskOutput:
     return replace(trained, tensors={n: 0 * t for n, t in trained.tensors.items()})
 
 
-@onefold.method("shrinks", over_rounds=False)
 def shrinks(clients: Clients, server: Server, config: Any) -> nn.Module:
     model = onefold.starting_model(config, server)
     onefold.average(model, clients.map(shrunk), server)
@@ -153,7 +152,8 @@ def shrinks(clients: Clients, server: Server, config: Any) -> nn.Module:
 
 
 def test_a_function_around_a_task_of_ours_runs() -> None:
-    assert not any(t.any() for t in run("a", 1, shrinks).model.state_dict().values())
+    own = onefold.method("shrinks", over_rounds=False)(shrinks)
+    assert not any(t.any() for t in run("a", 1, own).model.state_dict().values())
 
 
 def test_metrics_and_callbacks_that_change_the_model_change_a_copy() -> None:
