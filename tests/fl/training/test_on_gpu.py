@@ -9,6 +9,7 @@ import torch
 from fl.exchange import prefixed
 from fl.federation import TaskInput, TaskOutput, Training
 from fl.methods.registry import METHODS
+from fl.models.state import parameters_sent
 from fl.training import stacked
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.features import starting_generator
@@ -51,7 +52,8 @@ def inputs(training: Training, where: Where) -> list[TaskInput]:
     if isinstance(training, ClassifierConfig):
         model = starting_classifier(training, PROBLEM)
         sent |= prefixed("generator", starting_generator(model, PROBLEM))
-        remembered = prefixed("classifier", model)
+        drifts = {f"drift.{n}": torch.zeros_like(p) for n, p in parameters_sent(model).items()}
+        remembered = prefixed("classifier", model) | drifts
     given = [task_input(training, data, id=k) for k, data in enumerate(SHARDS)]
     return [
         replace(g, device=where.device, payload=sent, remembered=remembered, round=2) for g in given
