@@ -122,9 +122,7 @@ class Rounds:
         before, saving = _Reading(clients, server), 0.0
         left = () if self.stopped else range(len(self.played) + 1, self.count + 1)
         for number in left:
-            clients.round = server.round = number
-            # A method of the user's may draw from the global streams, also after --resume.
-            seed_streams(seed_for(server.run_spec.seed, in_round("method", number)))
+            _begin(clients, server, number)
             yield number
             evaluation = evaluate()
             after = _Reading(clients, server)
@@ -240,6 +238,12 @@ def rounds_to(accuracies: Sequence[float]) -> dict[str, int]:
         for target in TARGETS
         if max(accuracies) >= target
     }
+
+
+def _begin(clients: Clients, server: Server, number: int) -> None:
+    """A round begins: a method of the user's may draw in it, to the same numbers after a resume."""
+    clients.round = server.round = number
+    seed_streams(seed_for(server.run_spec.seed, in_round("method", number)))
 
 
 class _Reading:

@@ -78,9 +78,8 @@ def run(
             a classifier trains on it, such as torchvision's random transforms.
         metrics: further figures of the global model by name, computed on the test split after each
             round and at the end.
-        callbacks: called with each event, see :mod:`fl.events`. A round's end has the global model
-            (a copy) and the metrics; who raises :class:`fl.events.StopRounds` then makes it the
-            last round.
+        callbacks: called with each event, see :mod:`fl.events`. A round's end has the metrics and a
+            copy of the model; who raises :class:`fl.events.StopRounds` then ends the rounds.
         progress: whether to show bars.
         settings: any of the command's options, with ``_`` for ``-``; nested ones by dotted name or
             as mappings, as in ``classifier={"epochs": 2}``.

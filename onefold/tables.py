@@ -15,9 +15,9 @@ from cluster.studies.grids import picture_over
 from cluster.studies.suite_runs import figure_of
 from fl.errors import UserError
 from onefold.result import Result
-from onefold.running import run
+from onefold.running import OBJECTS, run
 
-GIVEN = ("data", "model", "method", "partition", "loss", "augment", "metrics", "callbacks")
+GIVEN = (*OBJECTS, "loss", "augment", "metrics", "callbacks")
 """Arguments of :func:`onefold.run` that are objects."""
 
 

@@ -2,8 +2,8 @@
 
 Client k minimises f_k(w) + alpha <w, g_k> + alpha/2 |w - s|^2 from the weights s that were sent,
 and remembers g_k, the sum of its own drifts w_k - s. The server tests the mean of the weights, and
-sends that mean plus the mean drift of all clients. Without a drift yet, a client's first round
-finds what FedProx's finds.
+sends that mean plus the mean drift of all clients. Without a drift yet, the first round
+gives what FedProx's gives.
 """
 
 from dataclasses import dataclass, replace

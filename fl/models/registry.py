@@ -79,10 +79,7 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
             f"model {info.name}: each model must have weights of its own, but two that were made "
             f"share {shared}: make all layers anew in each call, as with copy.deepcopy"
         )
-    refused = refusal(model)
-    if not refused and isinstance(in_training, Tensor) and not in_training.requires_grad:
-        refused = "its answer has no gradient, as after detach() or in NumPy"
-    if refused:
+    if refused := refusal(model, in_training):
         raise UserError(f"model {info.name} cannot be trained: {refused}")
 
 

@@ -113,8 +113,11 @@ def without_sharing(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def refusal(model: nn.Module) -> str | None:
-    """Why clients cannot train a module that has been settled; None if they can."""
+def refusal(model: nn.Module, answer: Tensor | None) -> str | None:
+    """Why clients cannot train a module that has been settled; None if they can.
+
+    ``answer``: what it gives in training, if that is known.
+    """
     for path, layer in model.named_modules():
         if type(layer).get_extra_state is not nn.Module.get_extra_state:
             what = path or type(layer).__name__
@@ -130,6 +133,8 @@ def refusal(model: nn.Module) -> str | None:
             "nn.ModuleList, and a weight an nn.Parameter; what is not trained needs "
             "requires_grad_(False)"
         )
+    if answer is not None and not answer.requires_grad:
+        return "its answer has no gradient, as after detach() or in NumPy"
     return None
 
 

@@ -384,13 +384,9 @@ def check_own_loss(config: Architecture, run_spec: RunSpec, *, apart: bool = Fal
     images = run_spec.inputs.draw(4, torch.Generator().manual_seed(0))
     batch = {"images": images, "labels": example_targets(run_spec, 4)}
     untouched = {name: tensor.clone() for name, tensor in batch.items()}
-    losses, found = losses_of(run_spec, model), []
+    losses = losses_of(run_spec, model)
     try:
-        for twin in (copied(model), copied(model)):
-            if "own_loss" in vars(model):
-                vars(twin)["own_loss"] = vars(model)["own_loss"]
-            with torch.enable_grad(), seeded(0, "loss"):
-                found.append(losses(twin.train(), batch).mean())
+        found = _asked_twice(model, losses, batch)
     except (Exception, SystemExit) as error:
         raise UserError(
             f"the loss of {config.model} fails: {type(error).__name__}: {reason_of(error)}"
@@ -411,16 +407,32 @@ def check_own_loss(config: Architecture, run_spec: RunSpec, *, apart: bool = Fal
             "weights of classes: micro_batch and dp.epsilon, which pass samples apart, do not go "
             "with it"
         )
-    if run_spec.targets is not None and run_spec.targets.kind == "values":
-        turned = {**batch, "labels": batch["labels"].flip(0)}
-        with torch.no_grad(), seeded(0, "loss"):
-            other = losses(copied(model).train(), turned).mean()
-        if torch.isclose(other, found[0]):
-            raise UserError(
-                f"the loss of {config.model} is the same whichever target is whose: targets are "
-                f"(B, {run_spec.outputs}) as the answers are, so leave squeeze() out"
-            )
+    values = run_spec.targets is not None and run_spec.targets.kind == "values"
+    if values and _mixes_up(model, losses, batch):
+        raise UserError(
+            f"the loss of {config.model} is the same whichever target is whose: targets are (B, "
+            f"{run_spec.outputs}) as the answers are, so leave squeeze() out"
+        )
     return True
+
+
+def _mixes_up(model: nn.Module, losses: Losses, batch: Batch) -> bool:
+    """Whether the loss does not depend on which target is which sample's."""
+    turned = {**batch, "labels": batch["labels"].flip(0)}
+    with torch.no_grad(), seeded(0, "loss"):
+        found, other = (losses(copied(model).train(), part).mean() for part in (batch, turned))
+    return bool(torch.isclose(found, other))
+
+
+def _asked_twice(model: nn.Module, losses: Losses, batch: Batch) -> list[Tensor]:
+    """The loss of two copies of the model, which have the loss itself in common."""
+    found = []
+    for twin in (copied(model), copied(model)):
+        if "own_loss" in vars(model):
+            vars(twin)["own_loss"] = vars(model)["own_loss"]
+        with torch.enable_grad(), seeded(0, "loss"):
+            found.append(losses(twin.train(), batch).mean())
+    return found
 
 
 def _is_a_mean(model: nn.Module, losses: Losses, batch: Batch) -> bool:
