@@ -13,6 +13,7 @@ from cluster.studies import suite_runs
 from cluster.studies.comparison import Cell
 from cluster.studies.grids import picture_over
 from cluster.studies.suite_runs import figure_of
+from fl.config import RunConfig
 from fl.errors import UserError
 from onefold.result import Result
 from onefold.running import OBJECTS, run
@@ -61,9 +62,7 @@ def grid(
     Raises:
         UserError: one line, for whatever is wrong.
     """
-    listed, files = _listed(axes), ("preset", "config")
-    given_files = [a for n in files if n in settings for a in as_arguments(n, settings[n])]
-    default = parse(given_files, prog="onefold.grid").run
+    listed, default = _listed(axes), _in_files(settings)
     seeds = listed.pop("seed", [settings.pop("seed", default.seed)])
     methods = listed.pop("method", [settings.pop("method", default.method)])
     found: dict[tuple[str, str], list[Result]] = {}
@@ -74,13 +73,7 @@ def grid(
         row = "-".join(f"{axis}{value}" for axis, value in shown) or "data"
         for method, seed in product(methods, seeds):
             title = f"{name}-{row}-{_shown(method)}-seed{seed}"
-            given = {
-                "data": data,
-                "model": model,
-                "method": method,
-                **_flat(settings),
-                **_flat(own),
-            }
+            given = {"data": data, "model": model, "method": method} | _flat(settings) | _flat(own)
             given |= {"name": re.sub(r"[^\w.+-]", "_", title), "output_dir": output_dir}
             result = run(**given, seed=seed, overwrite=True)
             key = row, str(result.figures["method"])
@@ -94,6 +87,13 @@ def grid(
     written, folder = suite_runs.Table(name, None, seeds, figures, exhibit), Path(output_dir)
     written.write(folder)
     return Table(found, written.text(), folder / f"{name}.png")
+
+
+def _in_files(settings: Mapping[str, Any]) -> RunConfig[Any]:
+    """The run that a preset and a configuration describe, by defaults what they leave out."""
+    files = [name for name in ("preset", "config") if name in settings]
+    arguments = [a for name in files for a in as_arguments(name, settings[name])]
+    return parse(arguments, prog="onefold.grid").run
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -407,8 +407,7 @@ def check_own_loss(config: Architecture, run_spec: RunSpec, *, apart: bool = Fal
             "weights of classes: micro_batch and dp.epsilon, which pass samples apart, do not go "
             "with it"
         )
-    values = run_spec.targets is not None and run_spec.targets.kind == "values"
-    if values and _mixes_up(model, losses, batch):
+    if (own := run_spec.targets) and own.kind == "values" and _mixes_up(model, losses, batch):
         raise UserError(
             f"the loss of {config.model} is the same whichever target is whose: targets are (B, "
             f"{run_spec.outputs}) as the answers are, so leave squeeze() out"
