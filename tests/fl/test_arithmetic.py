@@ -47,10 +47,29 @@ def test_one_inside_another_gives_back_the_outer_ones() -> None:
         assert settings() == outer
 
 
-def test_on_the_cpu_nothing_changes() -> None:
+def test_on_the_cpu_the_gpus_settings_stay() -> None:
     before = settings()
     with arithmetic(CPU, tf32=True):
         assert settings() == before
+
+
+def test_on_the_cpu_a_users_faster_arithmetic_holds_outside_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(512, 512, generator=generator) for _ in range(2))
+    products, tiny = a @ b, torch.tensor(1e-40)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        torch.set_flush_denormal(True)
+        with arithmetic(CPU, tf32=False):
+            assert torch.equal(a @ b, products)
+            assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"  # type: ignore[attr-defined]
+            assert tiny * 1.0 > 0
+        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"  # type: ignore[attr-defined]
+        assert tiny * 1.0 == 0
+    finally:
+        torch.set_float32_matmul_precision(before)
+        torch.set_flush_denormal(False)
 
 
 def tells(inputs: TaskInput) -> TaskOutput:
