@@ -19,6 +19,7 @@ import torch.distributed as dist
 from ray.exceptions import RayError, RayTaskError
 from torch import Tensor
 
+from cluster.clients.extensions import add_models, packed_models, send_methods_by_value
 from cluster.hardware.bundles import Bundles
 from cluster.hardware.private_folders import make_folder, remove_folder, temporary_folder
 from cluster.server.rank_placement import RankPlacement
@@ -50,12 +51,14 @@ WITNESS_S = 5.0
 class RankActor:
     """A rank's process. Columns are passed as arrays, which Ray's object store shares uncopied."""
 
-    def __init__(self, threads: int, gpu: str | None) -> None:
+    def __init__(self, threads: int, gpu: str | None, models: bytes | None) -> None:
+        """``models``: the user's own, see :mod:`cluster.clients.extensions`."""
         if gpu is not None:  # before anything has looked for GPUs
             os.environ["CUDA_VISIBLE_DEVICES"] = gpu
         torch.set_num_threads(threads)
         self._address = ray.util.get_node_ip_address()
         use_interface_of(self._address)
+        add_models(models)
         self._stack = ExitStack()  # what stays set for the life of the process
 
     def identity(self) -> str:
@@ -139,6 +142,8 @@ class RankGroup:
         self._timeout_s = timeout_s
         self._file: Path | None = None
         self._keeper: Any = None
+        send_methods_by_value()
+        models = packed_models()
         self.actors: list[Any] = [
             ray.remote(RankActor)
             .options(
@@ -147,7 +152,7 @@ class RankGroup:
                 max_restarts=0,
                 scheduling_strategy=bundles.strategy(placement.bundle),
             )
-            .remote(placement.threads, placement.gpu)
+            .remote(placement.threads, placement.gpu, models)
             for placement in where
         ]
         try:

@@ -18,10 +18,16 @@ from torch import Tensor, nn
 from fl.bounds import Count, Positive, Settings, Within
 from fl.federation import Batch
 from fl.fusion.group import Group
-from fl.fusion.whole_batch import WholeBatch, needs_whole_batch
+from fl.fusion.whole_batch import (
+    WholeBatch,
+    is_our_loss,
+    is_our_model,
+    keeps_rows_apart,
+    needs_whole_batch,
+)
 from fl.json_files import JsonObject
 from fl.models.ensemble import Ensemble
-from fl.seeding import torch_generator
+from fl.seeding import seed_for, seed_streams, streams_restored, torch_generator
 from fl.server import Loss
 from fl.training import captured
 from fl.training.batches import cut, smallest_batch
@@ -86,8 +92,9 @@ class FitSpec:
     columns: Mapping[str, Sequence[Tensor]]
     """The data by name: all ranks' blocks of rows, in the form in which the server holds them."""
     loss: Loss
-    """The loss of a model on a batch: a mean over the batch's samples, or one with a true
-    ``whole_batch`` (:mod:`fl.fusion.whole_batch`)."""
+    """The loss of a model on a batch. Ranks share a batch's rows if a user's loss has an attribute
+    ``whole_batch``: false if it is a mean over samples, true if not. It must then give the model
+    one row for each sample, in their order. See :mod:`fl.fusion.whole_batch`."""
     config: FitConfig
     stage: str
     """Name of the fit in the run."""
@@ -130,14 +137,22 @@ class Fit:
         self, spec: FitSpec, data: Batch, *, seed: int, group: Group | None = None
     ) -> None:
         model, config = spec.model, spec.config
-        self._group = group or Group()
-        several = self._group.size > 1 and needs_whole_batch(model, spec.loss)
-        self._whole = WholeBatch(model, self._group) if several else None
         self._spec, self._model, self._config = spec, model, config
         self._data, self._seed = data, seed
         first = next(iter(data.values()))
         self._size, self._home = len(first), first.device
         self._device = next(model.parameters()).device
+        self._ours = is_our_model(model) and is_our_loss(spec.loss)
+        self._apart = is_our_model(model) or (
+            "images" in data and keeps_rows_apart(model, data["images"][:4].to(self._device))
+        )
+        self._group = group or Group()
+        self.undivided = self._undivided() if self._group.size > 1 else None
+        """Why each of several ranks trains on whole batches; None if they share them."""
+        if self.undivided:
+            self._group = Group()
+        several = self._group.size > 1 and needs_whole_batch(model, spec.loss)
+        self._whole = WholeBatch(model, self._group) if several else None
         # Cutting gradients needs the norm that they have for the model's own weights.
         self._reduced = Reduced(model, config.make_optimizer(), when=config.clip is None)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
@@ -152,8 +167,20 @@ class Fit:
             self._load_state(spec.state)
         self._steps = None
         if self._home == self._device and self._group.size == 1:
-            left = spec.last - self.done
+            # A user's code may do in one step what it does not do in another: none is replayed.
+            left = spec.last - self.done if self._ours else 0
             self._steps = DeviceSteps(data, config.batch_size, self._step, left)
+
+    def _undivided(self) -> str | None:
+        """Why not every rank can take a slice of each batch, so that each takes all of it."""
+        apart = torch.tensor([float(self._apart)], device=self._device)
+        self._group.sum(apart)  # that all ranks do the same
+        if apart < self._group.size:
+            name = type(self._model).__name__
+            return f"{name} mixes a batch's rows, draws numbers or counts in training"
+        if is_our_loss(self._spec.loss) or hasattr(self._spec.loss, "whole_batch"):
+            return None
+        return "its loss has no attribute whole_batch, to be False for a mean over samples"
 
     def epochs(self) -> Iterator[Tensor]:
         """Trains an epoch and yields the loss of each of its steps, (steps,), until all are done.
@@ -178,14 +205,15 @@ class Fit:
         """Trains one epoch; the loss of each step, over the whole batch."""
         self._model.train()
         with (
-            sample_dropout(self._model) as self._masks,
+            sample_dropout(self._model) if self._apart else nullcontext(Masks()) as self._masks,
             self._whole.watching() if self._whole else nullcontext(),
+            nullcontext() if self._ours else streams_restored(),
         ):
             if self._steps is None:
                 return self._train_with_others(epoch, batches)
             common = key_of_all(self._seed, f"{self._spec.streams}/dropout", epoch)
-            pace = partial(self._set_rate, epoch, len(batches))
-            return self._steps.train(batches, common, pace)
+            begin = partial(self._begin_step, epoch, len(batches))
+            return self._steps.train(batches, common, begin)
 
     def _step(self, batch: Batch) -> Tensor:
         """A step of this rank alone; returns its loss."""
@@ -206,7 +234,7 @@ class Fit:
         def steps() -> Iterator[Step]:
             nonlocal own
             for number, rows in enumerate(batches):
-                self._set_rate(epoch, len(batches), number)
+                self._begin_step(epoch, len(batches), number)
                 own = self._own_loss(epoch, rows)
                 yield Step(own)
 
@@ -232,7 +260,10 @@ class Fit:
             gradient.copy_(part.view_as(gradient))
         return total.squeeze(0)
 
-    def _set_rate(self, epoch: int, batches: int, number: int) -> None:
+    def _begin_step(self, epoch: int, batches: int, number: int) -> None:
+        if not self._ours:  # which may draw from the global streams
+            name = f"{self._spec.streams}/global/{epoch}/{number}"
+            seed_streams(seed_for(self._seed, name))
         rate = self._config.rate(epoch, number / batches)
         if self._rate is None:
             self._optimizer.lr = rate
@@ -268,6 +299,8 @@ class Fit:
 
     def _slice(self, rows: Tensor) -> tuple[int, Tensor]:
         """Where this rank's slice of a batch begins, and its rows."""
+        if self._whole and len(rows) < self._group.size:
+            return 0, rows  # for each rank: a user's model may not take a batch without rows
         parts = rows.tensor_split(self._group.size)
         return sum(map(len, parts[: self._group.rank])), parts[self._group.rank]
 

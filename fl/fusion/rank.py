@@ -106,6 +106,8 @@ class Report:
     """Right answers for each group of the whole test split, if the model was tested."""
     state: bytes | None
     """Result of :meth:`fl.fusion.fit.Fit.state`, if a state of this epoch was asked for."""
+    undivided: str | None = None
+    """See :attr:`fl.fusion.fit.Fit.undivided`."""
     memory: dict[str, Tensor] | None = None
     """Memory of the lessons, beside the state: see :class:`fl.server.Lessons`."""
 
@@ -256,6 +258,7 @@ class Rank:
                 losses=losses.tolist(),
                 hits=self._hits_of_all(model, spec) if _is_tested(spec, epoch) else None,
                 state=fit.state() if due and self.group.rank == 0 else None,
+                undivided=fit.undivided,
             )
             saved = monotonic() if due else saved
 

@@ -4,6 +4,7 @@ A verb gives each rank its part of the work, a method of :class:`fl.fusion.rank.
 ranks' results together.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from fl.models.state import load_whole
 from fl.seeding import in_round
 from fl.server import Evaluation, FitResult, Lessons, Loss, Samples
 
+log = logging.getLogger(__name__)
 Block = Any
 """A rank's value, or a reference to it: the subclass decides which."""
 Value = TypeVar("Value")
@@ -221,8 +223,15 @@ class Server(ABC):
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
     def place(self, data: Batch) -> Samples:
-        """Makes samples of tensors in this process, divided among the ranks."""
-        parts = {name: tensor.tensor_split(self.size) for name, tensor in data.items()}
+        """Makes samples of tensors in this process, divided among the ranks.
+
+        Raises:
+            ValueError: they are not of one length.
+        """
+        lengths = {name: len(tensor) for name, tensor in data.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"columns must have a row for each sample, got {lengths}")
+        parts = {n: tensor.detach().tensor_split(self.size) for n, tensor in data.items()}
         return Samples(
             columns={name: tuple(map(self._share, own)) for name, own in parts.items()},
             counts=tuple(map(len, next(iter(parts.values())))),
@@ -303,6 +312,9 @@ class Server(ABC):
                 yield replace(report, memory=data.memory)
 
     def _emit(self, spec: FitSpec, report: Report) -> None:
+        if report.undivided and report.epoch == 1:
+            why = "%s: %s; so several ranks train it no faster than one"
+            log.warning(why, spec.stage, report.undivided)
         if report.hits is not None:
             epoch = Epoch(
                 stage=spec.stage,

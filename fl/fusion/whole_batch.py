@@ -1,12 +1,15 @@
-"""BatchNorm and losses over whole batches, for ranks that each have a slice of every batch.
+"""Whether ranks may each take a slice of every batch; BatchNorm and losses over whole batches.
 
 BatchNorm normalises by the statistics of all rows, and some losses are no mean over rows. So ranks
 sum BatchNorm's statistics, forwards and backwards, and exchange the rows' logits, from which each
 computes the whole batch's loss. Both are small beside the gradients that ranks exchange.
+
+Code of users may do more: normalise by hand, draw random numbers, weight a mean. What is not known
+to give the same on slices, each rank computes on whole batches, as one rank does.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -15,9 +18,13 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.fusion.group import Group
+from fl.models import copied
 from fl.models.ensemble import Ensemble
-from fl.models.shapes import AnyBatchNorm
+from fl.models.registry import holds_own
+from fl.models.shapes import AnyBatchNorm, forwards_replaced
+from fl.seeding import stream_states, streams_restored
 from fl.server import Loss
+from fl.training.masks import sample_dropout
 
 
 class WholeBatch:
@@ -25,26 +32,24 @@ class WholeBatch:
 
     def __init__(self, model: nn.Module, group: Group) -> None:
         self._group = group
-        self._norms = [m for m in model.modules() if isinstance(m, AnyBatchNorm)]
-        self._models = list(model.members) if isinstance(model, Ensemble) else [model]
+        self._norms = norms_of(model)
+        self._models = members_of(model)
 
     def start_step(self, first: int, count: int, rows: int) -> None:
-        """This rank has ``count`` of the batch's ``rows``, from ``first`` on; perhaps none."""
+        """This rank has ``count`` of the batch's ``rows``, from ``first`` on; perhaps none, or, as
+        all ranks then, all."""
         self._first, self._count, self._rows = first, count, rows
+        self._summing = Group() if count == rows else self._group
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Inside the context the model, or each member of an ensemble, takes its own rows' images
         and gives the logits of all rows; BatchNorm in train mode normalises over all of them."""
-        try:
-            for layer in self._norms:
-                layer.forward = partial(self._normalised, layer)  # type: ignore[method-assign]
-            for model in self._models:
-                model.forward = partial(self._of_all, model.forward)
+        own: dict[nn.Module, Callable[..., Tensor]]
+        own = {layer: partial(self._normalised, layer) for layer in self._norms}
+        own |= {model: partial(self._of_all, model.forward) for model in self._models}
+        with forwards_replaced(own):
             yield
-        finally:
-            for module in (*self._norms, *self._models):
-                module.__dict__.pop("forward", None)
 
     def _of_all(self, forward: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         if len(images) != self._count:
@@ -52,7 +57,7 @@ class WholeBatch:
                 f"the loss gave the model {len(images)} rows of {self._count}; with several ranks "
                 "it must give all of them; fit this model with one rank"
             )
-        return _Gathered.apply(forward(images), self._first, self._rows, self._group)
+        return _Gathered.apply(forward(images), self._first, self._rows, self._summing)
 
     def _normalised(self, layer: AnyBatchNorm, x: Tensor) -> Tensor:
         if not layer.training:
@@ -76,7 +81,7 @@ class WholeBatch:
         return normal.to(x.dtype)
 
     def _sum(self, x: Tensor) -> Tensor:
-        return _Sum.apply(x, self._group)
+        return _Sum.apply(x, self._summing)
 
 
 def needs_whole_batch(model: nn.Module, loss: Loss) -> bool:
@@ -84,8 +89,66 @@ def needs_whole_batch(model: nn.Module, loss: Loss) -> bool:
 
     It would if the model has BatchNorm, or the loss states so by a true ``whole_batch``.
     """
-    normalises = any(isinstance(module, AnyBatchNorm) for module in model.modules())
-    return normalises or getattr(loss, "whole_batch", False)
+    return bool(norms_of(model)) or getattr(loss, "whole_batch", False)
+
+
+def norms_of(model: nn.Module) -> list[AnyBatchNorm]:
+    """The model's BatchNorm layers that compute as torch's do."""
+    ways = {nn.modules.batchnorm._BatchNorm.forward, nn.SyncBatchNorm.forward}
+    return [
+        module
+        for module in model.modules()
+        if isinstance(module, AnyBatchNorm) and type(module).forward in ways
+    ]
+
+
+def members_of(model: nn.Module) -> list[nn.Module]:
+    """The members of an ensemble; of another model itself."""
+    return list(model.members) if isinstance(model, Ensemble) else [model]
+
+
+def is_our_model(model: nn.Module) -> bool:
+    """Whether the model, or each member, is of this package."""
+    return not holds_own(model) and all(_is_ours(type(member)) for member in members_of(model))
+
+
+def is_our_loss(loss: Loss) -> bool:
+    """Whether the loss is of this package: then it is a mean over samples, or says if it is not."""
+    own: Any = loss
+    while isinstance(own, partial):
+        own = own.func
+    return _is_ours(own) or _is_ours(type(own))
+
+
+def _is_ours(thing: Any) -> bool:
+    return str(getattr(thing, "__module__", "")).partition(".")[0] == "fl"
+
+
+@torch.no_grad()
+def keeps_rows_apart(model: nn.Module, images: Tensor) -> bool:
+    """Whether a user's model answers each of some rows alike whatever the others are, BatchNorm and
+    dropout aside, and does nothing else in training but that. A copy is tried."""
+    trial, count = copied(model).train(), min(4, len(images))
+    buffers, streams = [b.clone() for b in trial.buffers()], stream_states()
+
+    def answers(rows: int) -> Tensor:
+        def passed(x: Tensor) -> Tensor:
+            if len(x) != rows:
+                raise ValueError("BatchNorm normalises other rows than the batch's")
+            return x
+
+        masks.start_step(torch.arange(rows, device=images.device))
+        with forwards_replaced(dict.fromkeys(norms_of(trial), passed)):
+            found: Tensor = trial(images[:rows])
+        return found
+
+    # What fails here fails in training too, or does not on whole batches.
+    with suppress(Exception), streams_restored(), sample_dropout(trial) as masks:
+        whole, part = answers(count), answers(count // 2)
+        if streams != stream_states() or not all(map(torch.equal, buffers, trial.buffers())):
+            return False
+        return torch.allclose(whole[: count // 2], part, rtol=1e-3, atol=1e-4)
+    return False
 
 
 class _Sum(torch.autograd.Function):

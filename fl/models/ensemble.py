@@ -43,7 +43,8 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def weighted_mean(logits: Tensor, weights: Tensor) -> Tensor:
     """(B, classes) of members' logits (members, B, classes) and weights (members,); of answers with
     more axes, (B, places, tokens), alike."""
-    mean = torch.einsum("k,kbc->bc", weights / weights.sum(), logits.flatten(2))
+    shares = (weights / weights.sum()).to(logits.dtype)
+    mean = torch.einsum("k,kbc->bc", shares, logits.flatten(2))
     return mean.view(logits.shape[1:])
 
 

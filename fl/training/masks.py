@@ -7,7 +7,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from fl.errors import UserError
-from fl.models.shapes import AnyDropout
+from fl.models.shapes import AnyDropout, forwards_replaced
 from fl.seeding import seed_for
 from kernels.dropout import MASK, drop, mix
 
@@ -61,10 +61,5 @@ def sample_dropout(model: nn.Module) -> Iterator[Masks]:
             layers.append(module)
         elif isinstance(module, AnyDropout):
             raise UserError(f"the server trains with nn.Dropout only, not {type(module).__name__}")
-    try:
-        for layer in layers:
-            layer.forward = partial(masks.drop, layer)  # type: ignore[method-assign]
+    with forwards_replaced({layer: partial(masks.drop, layer) for layer in layers}):
         yield masks
-    finally:
-        for layer in layers:
-            layer.__dict__.pop("forward", None)

@@ -28,6 +28,7 @@ from fl.federation import Batch, Job, Request
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server, SingleServer
+from fl.models.registry import register_model
 from fl.server import Samples
 from fl.training.classifier import starting_classifier, train_classifier
 from fl.training.generator import starting_generator
@@ -115,6 +116,8 @@ def model() -> nn.Module:
 
 class Faulty:
     """The loss; but on rank 1, after some steps, a fault happens once for each name."""
+
+    whole_batch = False
 
     def __init__(self, name: str, fault: str, steps: int = 9) -> None:
         self.name, self.fault, self.steps = name, fault, steps
@@ -282,10 +285,24 @@ def of_two_each(model: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(model(twice), torch.cat([batch["labels"]] * 2))
 
 
+of_two_each.whole_batch = False  # type: ignore[attr-defined]
+
+
 def test_a_loss_of_other_rows_is_refused_where_batches_must_be_whole(server: FusionServer) -> None:
     normalising = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(784), nn.Linear(784, 3))
     with pytest.raises(UserError, match="fit this model with one rank"):
         server.fit(normalising, data(), loss=of_two_each, config=CONFIG, stage="fusion")
+
+
+def test_ranks_know_the_models_of_users(server: FusionServer) -> None:
+    class Own(nn.Sequential):
+        def __init__(self, num_classes: int) -> None:
+            super().__init__(nn.Flatten(), nn.Linear(784, num_classes))
+
+    server.close()  # the next call's ranks are given what is registered then
+    register_model("own-at-ranks", Own)
+    own = starting_classifier(replace(VGG, model="own-at-ranks"), PROBLEM)
+    assert len(server.fit(own, data(), loss=LOSS, config=CONFIG, stage="fusion").epochs) == 4
 
 
 def test_closing_ends_every_process(server: FusionServer) -> None:

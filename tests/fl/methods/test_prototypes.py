@@ -110,6 +110,15 @@ class Constant(nn.Module):
         return self.logits.expand(len(images), -1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_an_ensemble_answers_in_its_members_numbers(dtype: torch.dtype) -> None:
+    members = [nn.Linear(3, 2, dtype=dtype) for _ in range(2)]
+    x = torch.rand(4, 3, dtype=dtype)
+    found = Ensemble(members)(x)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, (members[0](x) + members[1](x)) / 2)
+
+
 def test_an_ensembles_weights_need_not_sum_to_one() -> None:
     ensemble = Ensemble([Constant([1.0, 0.0]), Constant([0.0, 4.0])])
     x = torch.zeros(3, 1)
