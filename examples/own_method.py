@@ -24,7 +24,7 @@ def fedavgm(clients, server, config, *, rounds):
     for _ in rounds.play(clients, server, model, velocity):
         before = {name: w.detach().clone() for name, w in model.named_parameters()}
         updates = clients.train(broadcast=clients.to_send(onefold.sent(model)))
-        onefold.average(model, updates, server)
+        onefold.average(model, updates)
         with torch.no_grad():
             for name, w in model.named_parameters():
                 velocity[name].mul_(config.beta).add_(w - before[name])

@@ -86,7 +86,6 @@ def received(update: Update, server: Server) -> nn.Module:
 def average(
     model: nn.Module,
     updates: Sequence[Update],
-    server: Server,
     weights: Iterable[float] | None = None,
 ) -> None:
     """Gives the model the mean of what clients uploaded, by samples or by these weights.

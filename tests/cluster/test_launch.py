@@ -253,7 +253,7 @@ def lies(inputs):
 def among_liars(clients, server, config):
     model = onefold.starting_model(config, server)
     start = server.evaluate(model)
-    onefold.average(model, clients.map(lies), server)
+    onefold.average(model, clients.map(lies))
     return onefold.Outcome(model=model, start=start, epochs=[server.evaluate(model)])
 '''
 

@@ -124,7 +124,7 @@ def draws(clients: Clients, server: Server, config: Any, rounds: Rounds) -> Outc
         chosen = {0, number % 2 + 1}  # other clients, and so another order of the work
         told = clients.map(drawing, only=chosen)
         drawn += [float(torch.rand(())), *(float(t) for u in told for t in u.tensors["drawn"])]
-        onefold.average(model, clients.train(broadcast=onefold.sent(model)), server)
+        onefold.average(model, clients.train(broadcast=onefold.sent(model)))
     return rounds.outcome(model, figures={"drawn": drawn})
 
 
@@ -147,7 +147,7 @@ def shrunk(inputs: TaskInput) -> TaskOutput:
 
 def shrinks(clients: Clients, server: Server, config: Any) -> nn.Module:
     model = onefold.starting_model(config, server)
-    onefold.average(model, clients.map(shrunk), server)
+    onefold.average(model, clients.map(shrunk))
     return model
 
 

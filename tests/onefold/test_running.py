@@ -86,7 +86,7 @@ def test_weights_that_would_leave_clients_out_of_the_average_are_refused(
     @onefold.method("weighted", over_rounds=False)
     def weighted(clients: Any, server: Any, config: Any) -> Any:
         model = onefold.starting_model(config, server)
-        onefold.average(model, clients.train(), server, weights)
+        onefold.average(model, clients.train(), weights)
         return onefold.Outcome(model=model, start=server.evaluate(model), epochs=[])
 
     with pytest.raises(onefold.UserError, match=line):
@@ -125,7 +125,7 @@ def test_a_methods_figures_are_those_of_the_model_that_it_returns(kind: str, lin
     def returns(clients: Any, server: Any, config: Any) -> Any:
         model = onefold.starting_model(config, server)
         before = server.evaluate(model)
-        onefold.average(model, clients.train(), server)
+        onefold.average(model, clients.train())
         return outcome_of(kind, model, before, server)
 
     training = {"epochs": 20, "lr": 0.1}

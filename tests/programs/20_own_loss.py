@@ -33,7 +33,7 @@ def train(inputs):
 def fedlc(clients, server, config, rounds):
     model = onefold.starting_model(config, server)
     for _ in rounds.play(clients, server, model):
-        onefold.average(model, clients.map(train, broadcast=onefold.sent(model)), server)
+        onefold.average(model, clients.map(train, broadcast=onefold.sent(model)))
     return rounds.outcome(model)
 
 
