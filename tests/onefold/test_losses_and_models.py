@@ -227,9 +227,13 @@ def test_by_its_own_loss_it_is_trained_where_nobody_fuses_its_answers() -> None:
 def test_a_loss_of_whole_batches_is_refused_where_samples_are_apart(
     option: dict[str, float],
 ) -> None:
-    weighted = nn.CrossEntropyLoss(weight=torch.tensor([0.1, 5.0, 5.0]))
-    with pytest.raises(onefold.UserError, match="is not the mean of its samples' losses"):
-        run(loss=weighted, **option)
+    refused = partial(pytest.raises, onefold.UserError, match="is not the mean of its samples'")
+    with refused():
+        run(loss=nn.CrossEntropyLoss(weight=torch.tensor([0.1, 5.0, 5.0])), **option)
+    for weight in ([1.0] * 8 + [20.0] * 2, [1.0] * 4 + [20.0] * 6):
+        with refused():
+            loss = nn.CrossEntropyLoss(weight=torch.tensor(weight))
+            onefold.run("digits", "mlp", "fedavg", loss=loss, dry_run=True, **option)
     assert run(loss=nn.CrossEntropyLoss(label_smoothing=0.1), **option).accuracy > 0
 
 
