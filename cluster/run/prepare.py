@@ -24,6 +24,7 @@ from fl.config import RunConfig
 from fl.data.catalogue import load, read_again
 from fl.data.datasets import NAMES, Dataset, load_auxiliary, subset
 from fl.data.domains import load_domains
+from fl.data.lazy import Lazy
 from fl.data.partition import Partition, hold_out, make_partition, validated
 from fl.errors import UserError, unknown
 from fl.federation import Client, RunSpec, Training
@@ -321,6 +322,13 @@ def prepare(
         raise UserError(f"augment: only classifiers train on it, and {run.method} has none")
     say(f"cutting it among {run.num_clients} clients")
     partition = _partition(run, dataset, drawn)
+    own = dataset.train.images[np.concatenate(partition.test)]
+    tests = own if run.scores_clients else dataset.test.images
+    if isinstance(tests, Lazy) and tests.varies:
+        raise UserError(
+            "data: transforms of the data set object would change test samples at random: give "
+            "them as augment=, or test data of its own without them"
+        )
     requests = admitted.requests
     # A Slurm job measures on its own node.
     if (launch.runtime == "ray" or launch.smoke) and not launch.slurm.submit:

@@ -116,6 +116,15 @@ class Lazy:
         """Whether reading may draw random numbers."""
         return any(source.draws for source in self.sources)
 
+    @property
+    def varies(self) -> bool:
+        """Whether some samples, tried over all of them, are others when they are read again."""
+        if not self.draws or not len(self):
+            return False
+        rows = np.unique(np.linspace(0, len(self) - 1, TRIED).astype(int))
+        first, *others = (self.read(rows, seed) for seed in range(4))
+        return not all(np.array_equal(first, other) for other in others)
+
     def __getitem__(self, rows: Any) -> "Lazy":
         return replace(self, where=self.where[rows], digests=self.digests[rows])
 

@@ -14,11 +14,12 @@ from tests.onefold.test_running import Tiny, blobs
 
 
 class Flipped:
-    """Images, each flipped at random whenever it is read."""
+    """Images, such a share of them flipped at random whenever it is read."""
 
     classes = ("dark", "middle", "bright")
 
-    def __init__(self) -> None:
+    def __init__(self, share: float = 0.5) -> None:
+        self.share = share
         images, self.labels = blobs()
         self.images = torch.from_numpy(images).float().permute(0, 3, 1, 2)
 
@@ -27,7 +28,12 @@ class Flipped:
 
     def __getitem__(self, row: int) -> tuple[Tensor, int]:
         image = self.images[row]
-        return image.flip(2) if torch.rand(()) < 0.5 else image, int(self.labels[row])
+        return image.flip(2) if torch.rand(()) < self.share else image, int(self.labels[row])
+
+
+def both() -> tuple[Flipped, Flipped]:
+    """Training samples that vary, and test samples that do not."""
+    return Flipped(), Flipped(0.0)
 
 
 def flip(image: Tensor) -> Tensor:
@@ -46,7 +52,7 @@ def run(data: object, model: object = Tiny, **options: object) -> onefold.Result
 
 
 def test_each_epoch_of_each_client_draws_its_own_transforms_and_repeats() -> None:
-    first, again = run(Flipped(), output_dir="a"), run(Flipped(), output_dir="b")
+    first, again = run(both(), output_dir="a"), run(both(), output_dir="b")
     assert torch.equal(weights(first), weights(again))
     assert first.accuracy > 0.6
     read_once = (Flipped().images.numpy(), Flipped().labels)
@@ -68,6 +74,17 @@ def test_augment_is_for_training_alone() -> None:
     assert dark.figures["scored_on"] == "test"
 
 
+@pytest.mark.parametrize(
+    "options", [{"data.validation": 0.2}, {"tested": "clients"}, {"method": "ditto"}]
+)
+def test_transforms_that_would_change_test_samples_are_refused(options: dict[str, object]) -> None:
+    """A fifth that is held out, validation, or clients' own test samples."""
+    for data, more in ((Flipped(), {}), (both(), options)):
+        with pytest.raises(onefold.UserError, match="change test samples at random: give them as"):
+            run(data, dry_run=True, **more)
+    run(Flipped(0.0), dry_run=True, **options)  # it reads random numbers, and changes nothing
+
+
 def test_decoders_learn_samples_as_they_are() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (40, 1, 28, 28), dtype=np.uint8)
     options = {"num_clients": 2, "fusion.epochs": 1, "classifier": {"epochs": 1}}
@@ -83,7 +100,7 @@ def test_decoders_learn_samples_as_they_are() -> None:
 
 
 def test_privacy_goes_with_transforms() -> None:
-    result = run(Flipped(), **{"dp.epsilon": 8.0, "classifier.momentum": 0.0})
+    result = run(both(), **{"dp.epsilon": 8.0, "classifier.momentum": 0.0})
     assert result.figures["dp"]["spent"] <= 8.0
 
 
@@ -103,7 +120,7 @@ def test_augment_needs_data_that_is_given() -> None:
 def test_on_ray_each_epoch_is_the_same_as_in_process(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", Flipped().images.numpy() / 2)
     in_file = (np.load(tmp_path / "x.npy", mmap_mode="r"), Flipped().labels)
-    data = {"items": Flipped(), "file": in_file}
+    data = {"items": dict(zip(("train", "test"), both(), strict=True)), "file": in_file}
     here = run(data, augment=flip, output_dir="here", num_clients=2)
     there = run(data, augment=flip, output_dir="there", num_clients=2, runtime="ray")
     assert torch.equal(weights(here), weights(there))
