@@ -317,6 +317,12 @@ def prepare(
     checked(admitted.inventory)
     say(f"reading the data: {run.dataset}")
     dataset = read_dataset(launch)
+    changing = dataset.train.augment is not None or _varies(dataset.train.images)
+    if admitted.method.fixed_samples and changing:
+        raise UserError(
+            f"{run.method} reckons with one form of each sample: augment and random transforms of "
+            "a data set object do not go with it"
+        )
     classifiers = any(isinstance(a.training, ClassifierConfig) for a in admitted.assignments)
     if dataset.train.augment is not None and not classifiers:
         raise UserError(f"augment: only classifiers train on it, and {run.method} has none")
@@ -324,7 +330,7 @@ def prepare(
     partition = _partition(run, dataset, drawn)
     own = dataset.train.images[np.concatenate(partition.test)]
     tests = own if run.scores_clients else dataset.test.images
-    if isinstance(tests, Lazy) and tests.varies:
+    if _varies(tests):
         raise UserError(
             "data: transforms of the data set object would change test samples at random: give "
             "them as augment=, or test data of its own without them"
@@ -347,6 +353,10 @@ def prepare(
         inputs=_inputs(launch, admitted.method),
         fusion_ranks=admitted.fusion_ranks,
     )
+
+
+def _varies(samples: np.ndarray | Lazy) -> bool:
+    return isinstance(samples, Lazy) and samples.varies
 
 
 def read_dataset(launch: Launch) -> Dataset:

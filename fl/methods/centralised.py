@@ -95,5 +95,6 @@ METHOD = Method(
     config=CentralisedConfig,
     assign=assign_all,
     run=run,
+    fixed_samples=True,
     spaces=Spaces(server={"fit.lr": LogUniform(1e-3, 1e-1)}),
 )

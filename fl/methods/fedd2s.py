@@ -248,5 +248,11 @@ def train_distilled(inputs: TaskInput) -> TaskOutput:
 
 
 METHOD = personal_method(
-    "fedd2s", FedD2SConfig, run, local=DROPPING, assign=assign, default_ranks=1
+    "fedd2s",
+    FedD2SConfig,
+    run,
+    local=DROPPING,
+    assign=assign,
+    fixed_samples=True,
+    default_ranks=1,
 )

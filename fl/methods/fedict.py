@@ -218,5 +218,6 @@ METHOD = personal_method(
     run,
     local={"classifier.weight": LogUniform(0.1, 10.0)},
     assign=assign,
+    fixed_samples=True,
     default_ranks=1,
 )

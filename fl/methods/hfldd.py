@@ -338,5 +338,10 @@ def figures(memory: Tensors) -> JsonObject:
 
 
 METHOD = averaging_method(
-    "hfldd", HFLDDConfig, run, assign=assign, auxiliary=lambda settings: settings.auxiliary
+    "hfldd",
+    HFLDDConfig,
+    run,
+    assign=assign,
+    fixed_samples=True,  # a head's, beside those that it is sent
+    auxiliary=lambda settings: settings.auxiliary,
 )

@@ -44,6 +44,8 @@ class Method:
     any_targets: bool = False
     """Whether it takes targets that are no classes: its clients train by their records' own loss,
     and the server looks at weights alone."""
+    fixed_samples: bool = False
+    """Whether it reckons with one form of each sample, which no transform may change by epoch."""
     supports_dp: Callable[[Any], bool] = lambda settings: False
     """Whether, with these settings, all that a client sends about its samples is what one training
     by its record's own task uploads, so that this can be made differentially private."""

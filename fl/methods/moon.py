@@ -73,4 +73,6 @@ def contrast(z: Tensor, towards: Tensor, away: Tensor, temperature: float) -> Te
     return F.cross_entropy(torch.stack(cosines, dim=1) / temperature, first, reduction="none")
 
 
-METHOD = averaging_method("moon", MoonConfig, local={"classifier.mu": LogUniform(0.1, 10.0)})
+METHOD = averaging_method(
+    "moon", MoonConfig, local={"classifier.mu": LogUniform(0.1, 10.0)}, fixed_samples=True
+)

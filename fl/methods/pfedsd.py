@@ -74,5 +74,9 @@ def run(clients: Clients, server: Server, config: PFedSDConfig, *, rounds: Round
 
 
 METHOD = personal_method(
-    "pfedsd", PFedSDConfig, run, local={"classifier.weight": LogUniform(0.1, 10.0)}
+    "pfedsd",
+    PFedSDConfig,
+    run,
+    local={"classifier.weight": LogUniform(0.1, 10.0)},
+    fixed_samples=True,
 )

@@ -109,6 +109,13 @@ def test_augment_is_refused_where_no_client_trains_a_classifier() -> None:
         onefold.run(blobs(), method="fedcvae-ens", augment=lambda image: image, num_clients=3)
 
 
+@pytest.mark.parametrize("method", ["moon", "pfedsd", "fedict", "fedd2s", "hfldd", "centralised"])
+def test_methods_that_reckon_with_one_form_of_a_sample_refuse_transforms(method: str) -> None:
+    for data, augment in ((blobs(), flip), (both(), None)):
+        with pytest.raises(onefold.UserError, match=f"{method} reckons with one form of each"):
+            run(data, "m1", augment=augment, method=method, dry_run=True)
+
+
 def test_augment_needs_data_that_is_given() -> None:
     with pytest.raises(onefold.UserError, match="register it under a name of its own"):
         run("digits", "cnn", augment=flip)
