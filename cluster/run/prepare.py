@@ -3,14 +3,13 @@
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import torch
-import yaml
 from torch import Tensor
 
 from cluster.hardware.inventory import Inventory, take_inventory
@@ -146,7 +145,10 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
         )
     with _named(run):
         assignments = _assignments(run, method, run_spec)
-    for training in {assignment.training for assignment in assignments}:
+    changes = changes_of(run, assignments)
+    trainings = {assignment.training for assignment in assignments}
+    trainings |= {replace(assignments[k].training, **dict(own)) for k, own in changes.items()}
+    for training in trainings:
         refuse_large(training, run_spec)
         _check_own_model(training, method, run_spec, dp=run.dp.epsilon is not None)
     inventory = inventory or _inventory(launch)
@@ -160,7 +162,7 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
         inventory=inventory,
         requests=stated(assignments, run.resources, inventory),
         fusion_ranks=ranks,
-        changes=changes_of(run, assignments),
+        changes=changes,
     )
 
 
@@ -178,12 +180,18 @@ def changes_of(run: RunConfig[Any], assignments: Sequence[Assignment]) -> dict[i
         try:
             k = _client(client, run.num_clients)
             found[k] = (*found.get(k, ()), _change(name, text, assignments[k].training))
-            own = replace(assignments[k].training, **dict(found[k]))
-            own.check(run.run_spec)
-            if getattr(run.options, "classifier", None) == assignments[k].training:
-                replace(run.options, classifier=own)  # what the method refuses of all clients
         except UserError as error:
             raise UserError(f"per_client {entry}: {error}") from None
+    common = getattr(run.options, "classifier", None)
+    for k, changes in found.items():
+        own = assignments[k].training
+        try:
+            replace(own, **dict(changes)).check(run.run_spec)
+            if type(common) is type(own):  # what the method refuses of all clients
+                replace(run.options, classifier=replace(common, **dict(changes)))
+        except UserError as error:
+            entries = " ".join(f"{k}.{name}={value}" for name, value in changes)
+            raise UserError(f"per_client {entries}: {error}") from None
     return found
 
 
@@ -200,13 +208,13 @@ def _change(name: str, text: str, training: Training) -> tuple[str, object]:
     name = name.replace("-", "_")
     if name not in names:
         raise unknown("setting", name, names)
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        value = None
-    if not isinstance(value, str | int | float):
+    if not text:
         raise UserError(f"{text!r} is no value")
-    return name, value
+    kind = get_type_hints(ClassifierConfig)[name]
+    for number in {int, float} & {kind, *get_args(kind)}:
+        with suppress(ValueError):
+            return name, number(text)
+    return name, text
 
 
 def _check_own_model(training: Training, method: Method, run_spec: RunSpec, *, dp: bool) -> None:

@@ -346,6 +346,7 @@ def test_a_client_may_train_by_settings_of_its_own_and_is_averaged_with_the_othe
         ("0.model=cnn", "unknown setting 'model'"),
         ("0.lr=-1", "lr must be"),
         ("0.epochs=two", "epochs must be"),
+        ("0.epochs=2.5", "epochs must be"),
         ("0.lr", "'' is no value"),
     ],
 )
@@ -355,8 +356,14 @@ def test_settings_of_a_client_that_cannot_be_are_refused(entry: str, message: st
 
 
 def test_what_a_method_refuses_of_all_clients_is_refused_of_one() -> None:
-    with pytest.raises(onefold.UserError, match=r"per_client 0\.optimizer=adam: classifier of"):
-        run(method="fednova", per_client=["0.optimizer=adam"])
+    fednova = partial(run, method="fednova", num_large=1, dry_run=True)
+    for entry in ("0.optimizer=adam", "2.optimizer=adam"):  # of classifier, and of small_model
+        with pytest.raises(onefold.UserError, match=f"per_client {entry}: classifier of"):
+            fednova(per_client=[entry])
+    fednova(per_client=["0.proximal=1e-2", "0.momentum=0"])  # by what it has in the end
+    weighted = nn.CrossEntropyLoss(weight=torch.tensor([0.1, 5.0, 5.0]))
+    with pytest.raises(onefold.UserError, match="is not the mean of its samples' losses"):
+        run(loss=weighted, per_client=["1.micro_batch=4"])
 
 
 @pytest.mark.parametrize("method", ["scaffold", "moon", "local"])
