@@ -232,8 +232,8 @@ def _check_own_model(training: Training, method: Method, run_spec: RunSpec, *, d
     if own_loss and not uses_it:
         able = [name for name, other in METHODS.items() if other.any_targets]
         raise UserError(
-            f"{method.name} trains clients by a loss of its own, so {training.model} cannot have "
-            f"one: allowed are {', '.join(able)}, and methods that fuse what such clients train"
+            f"{method.name} trains by a loss of its own, so {training.model} cannot have one: "
+            f"allowed are {', '.join(able)}, and methods that fuse what such clients train"
         )
     model, inputs = starting_classifier(training, training.answered(run_spec)), run_spec.inputs
     if reason := unsteady(model, inputs):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fl.bounds import Settings
 from fl.clients import Clients
-from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Update
+from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
@@ -23,10 +23,20 @@ from fl.training.classifier import ClassifierConfig
 
 
 @dataclass(frozen=True, kw_only=True)
+class OnlySending(ClassifierConfig):
+    """The classifier of the server, whose clients train nothing."""
+
+    @property
+    def task(self) -> Task:
+        """The task that such a client runs."""
+        return send_samples
+
+
+@dataclass(frozen=True, kw_only=True)
 class CentralisedConfig(Settings):
     """The classifier and its training at the server."""
 
-    classifier: ClassifierConfig = ClassifierConfig()
+    classifier: OnlySending = OnlySending()
     """Only the architecture is used: clients do not train."""
     fit: FitConfig = FitConfig(epochs=20, lr=0.01, optimizer="sgd", momentum=0.0, batch_size=64)
 

@@ -148,9 +148,9 @@ def test_a_model_of_ours_may_be_trained_by_a_loss_of_ones_own() -> None:
 def test_methods_that_fuse_such_clients_take_it_and_others_refuse() -> None:
     few = {"auxiliary.dataset": "digits", "auxiliary.max_images": 40, "distil.epochs": 1}
     assert run(method="feddf", loss=each, **few).accuracy > 0
-    for method in ("moon", "fedproto", "fedgen"):
-        with pytest.raises(onefold.UserError, match=f"{method} trains clients by a loss of"):
-            run(Wide, method, loss=each)
+    for method in ("moon", "fedproto", "fedgen", "centralised"):
+        with pytest.raises(onefold.UserError, match=f"{method} trains by a loss of its own"):
+            run(Wide, method, loss=each, classifier={})
         assert not list(Path().glob(f"runs/{method}*"))
 
 
@@ -366,10 +366,10 @@ def test_what_a_method_refuses_of_all_clients_is_refused_of_one() -> None:
         run(loss=weighted, per_client=["1.micro_batch=4"])
 
 
-@pytest.mark.parametrize("method", ["scaffold", "moon", "local"])
+@pytest.mark.parametrize("method", ["scaffold", "moon", "local", "centralised"])
 def test_methods_that_reckon_with_a_clients_training_refuse_it(method: str) -> None:
     with pytest.raises(onefold.UserError, match="only train a classifier by a common record"):
-        run(Wide, method=method, per_client=["0.lr=0.1"])
+        run(Wide, method=method, per_client=["0.lr=0.1"], dry_run=True)
 
 
 class OfNumPy(nn.Module):
