@@ -24,7 +24,7 @@ from fl.models import (
     in_fast_layout,
 )
 from fl.models.registry import MODELS
-from fl.models.shapes import ModelInfo
+from fl.models.shapes import AnyBatchNorm, ModelInfo
 from fl.plausible import Trial, check_reach, extents, trial_inputs
 from fl.seeding import seeded
 from fl.training.batches import smallest_batch, smallest_batch_of
@@ -86,7 +86,7 @@ class ClassifierConfig(EpochTraining, Settings):
     """Samples per step."""
     micro_batch: Count | None = None
     """Samples that are passed at once, where a step's do not fit into memory; their gradients add
-    up. Default: a step's."""
+    up; not with BatchNorm. Default: a step's."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Arithmetic of a client's passes; bf16 is faster on processors that have it, and rounds."""
     proximal: NotNegative = 0.0
@@ -134,6 +134,12 @@ class ClassifierConfig(EpochTraining, Settings):
         tokens = run_spec.targets is not None and run_spec.targets.kind == "tokens"
         if tokens and not MODELS[self.model].source:
             raise UserError(f"{self.model} answers whole samples; tokens need a model of your own")
+        layers = starting_classifier(self, run_spec).modules() if self.micro_batch else ()
+        if any(isinstance(layer, AnyBatchNorm) for layer in layers):
+            raise UserError(
+                f"micro_batch does not go with {self.model}: its BatchNorm looks at all samples "
+                "that are passed at once"
+            )
         least = smallest_batch_of(self.model, inputs, classes, self.width)
         if self.batch_size < least:
             raise UserError(

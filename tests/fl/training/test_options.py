@@ -30,6 +30,14 @@ def test_passes_in_parts_are_the_same_training(micro: int) -> None:
     assert apart(trained(replace(PLAIN, micro_batch=micro)), trained(PLAIN)) < 1e-4
 
 
+def test_passes_in_parts_are_refused_where_batchnorm_would_see_the_parts() -> None:
+    resnet = replace(PLAIN, model="resnet18", width=0.1)
+    resnet.check(PROBLEM)
+    with pytest.raises(UserError, match="micro_batch does not go with resnet18: its BatchNorm"):
+        replace(resnet, micro_batch=8).check(PROBLEM)
+    replace(PLAIN, micro_batch=8).check(PROBLEM)
+
+
 def test_bf16_rounds_and_trains_nearly_the_same() -> None:
     assert 1e-7 < apart(trained(replace(PLAIN, precision="bf16")), trained(PLAIN)) < 0.1
     assert all(t.dtype == torch.float32 for t in trained(replace(PLAIN, precision="bf16")).values())
