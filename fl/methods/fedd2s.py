@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fl.bounds import Count, Number, Positive
 from fl.clients import Clients
+from fl.errors import UserError
 from fl.exchange import Tensors, prefixed
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import average_into
@@ -56,6 +57,16 @@ class LocalFedD2S(PersonalTraining):
     outputs of the distillation layer themselves."""
     temperature: Positive = 1.0
     """Temperature of all soft labels; the paper names none."""
+
+    def check_further(self) -> None:
+        """Refuses what steps on two losses in turn leave out."""
+        super().check_further()
+        own = (self.proximal, self.patience, self.micro_batch, self.precision)
+        if own != (0.0, None, None, "fp32"):
+            raise UserError(
+                "fedd2s steps on two losses in turn: proximal, patience, micro_batch and precision "
+                "do not go with it"
+            )
 
     @property
     def first_round(self) -> ClassifierConfig:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn, optim
 
 from fl.errors import UserError
+from fl.methods.fedd2s import LocalFedD2S
 from fl.methods.personal import Dropping, output_shapes
 from fl.methods.registry import get_method
 from fl.models.layered import Layers
@@ -163,6 +164,14 @@ def test_features_brought_together_in_place_of_soft_labels() -> None:
     _, clients = play("fedd2s", config, 2)
     units = output_shapes(start(config), Layers(start(config)), SPEC.inputs)[3][0]
     assert clients.bytes_down == {k: 2 * 4 * n * units for k, n in enumerate(sizes())}
+
+
+@pytest.mark.parametrize(
+    "local", [{"proximal": 0.1}, {"patience": 1}, {"micro_batch": 2}, {"precision": "bf16"}]
+)
+def test_what_its_steps_would_leave_out_is_refused(local: dict[str, object]) -> None:
+    with pytest.raises(UserError, match="fedd2s steps on two losses in turn"):
+        LocalFedD2S(**local)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [0, 7])
