@@ -75,8 +75,6 @@ def epochs_of(
     a row for each of the shard's samples, those of the batch.
     """
     device, shard = inputs.device, inputs.shard
-    if latent is not None:  # a decoder is to make samples as they are
-        shard = replace(shard, augment=None)
     rows = {"labels": shard.wanted, **(columns or {})}
     if not shard.varies:
         rows["images"] = shard.images

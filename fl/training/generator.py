@@ -1,7 +1,7 @@
 """Local training of a conditional VAE (Eq. 3): its settings, its starting weights, and the task."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -96,6 +96,7 @@ def train_generator(inputs: TaskInput) -> Recipe:
     assert isinstance(config, GeneratorConfig)
     model = starting_generator(config, inputs.run_spec).to(inputs.device).train()
     label_counts = inputs.shard.label_counts
+    as_they_are = replace(inputs, shard=replace(inputs.shard, augment=None))
 
     def upload() -> Tensors:
         whole = config.upload == "cvae"
@@ -109,7 +110,7 @@ def train_generator(inputs: TaskInput) -> Recipe:
         reduction=config.loss_reduction,
         gradient=gradient_of(model, config.loss_reduction),
         optimizer=Adam(config.lr),
-        epochs=epochs_of(inputs, config, latent=config.latent),
+        epochs=epochs_of(as_they_are, config, latent=config.latent),
         patience=config.patience,
         client=inputs.client.id,
         upload=upload,

@@ -85,6 +85,13 @@ def test_transforms_that_would_change_test_samples_are_refused(options: dict[str
     run(Flipped(0.0), dry_run=True, **options)  # it reads random numbers, and changes nothing
 
 
+def test_clients_with_an_unknown_class_train_on_what_augment_makes() -> None:
+    options = {"method": "fedov", "classifier": {"epochs": 1}}
+    plain = run(blobs(), "cnn", output_dir="a", **options)
+    dark = run(blobs(), "cnn", augment=lambda x: 0 * x, output_dir="b", **options)
+    assert not torch.equal(weights(plain), weights(dark))
+
+
 def test_decoders_learn_samples_as_they_are() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (40, 1, 28, 28), dtype=np.uint8)
     options = {"num_clients": 2, "fusion.epochs": 1, "classifier": {"epochs": 1}}
