@@ -149,7 +149,7 @@ def run(
     model. The last epoch counts."""
     updates = clients.train()
     teacher = all_classifiers(updates, server)
-    student = untrained_classifier(updates[0].client.training, server)
+    student = untrained_classifier(clients.members[0].training, server)  # whoever is dropped
     start = server.evaluate(student)
     lessons = kind(teacher, student, server, config)
     with server.events.phase("fusion"):

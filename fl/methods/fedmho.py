@@ -32,7 +32,7 @@ from fl.fusion.server import Server
 from fl.fusion.synthesis import label_share, label_share_of, squared_counts, truncate_to_bytes
 from fl.json_files import JsonObject
 from fl.methods.method import Assignment, Method
-from fl.methods.prototypes import LOCAL, dealt
+from fl.methods.prototypes import LOCAL, dealt, refuse_without
 from fl.methods.uploads import (
     combine_classifiers,
     decoders_of,
@@ -334,10 +334,12 @@ def initialise(
     config: FedMHOConfig,
 ) -> nn.Module:
     """w_0: Eq. 4, or with several architectures an ensemble distillation into the first one."""
-    own = [u for u in classifiers if u.client.model == classifiers[0].client.model]
-    model = untrained_classifier(classifiers[0].client.training, server)
+    training = clients.members[0].training  # whoever is dropped
+    own = [update for update in classifiers if update.client.training == training]
+    model = untrained_classifier(training, server)
     if config.start == "random":
         return model
+    refuse_without(training, clients)
     combine_classifiers(model, own, clients, server, config)
     if len(own) < len(classifiers) and config.mixed_init == "distillation":
         teachers = (load_classifier(u, server) for u in classifiers)

@@ -182,10 +182,7 @@ def average_each(
             an average answers NaN, and the run is to stop.
     """
     for training in model:
-        own = [client for client in clients.members if client.training == training]
-        if all(client.id in clients.dropped for client in own):
-            reason = f"{clients.dropped[own[-1].id]}; no client with its model is left"
-            raise ClientFailed(own[-1].id, own[-1].model, reason)
+        refuse_without(training, clients)
     left: list[Update] = []
     for group in by_prototype(updates):
         average = model[group[0].client.training]
@@ -195,6 +192,14 @@ def average_each(
         weights = {update.client.id: weight(update) for update in group}
         left += combine_classifiers(average, group, clients, server, rule, weights)
     return sorted(left, key=lambda update: update.client.id)
+
+
+def refuse_without(training: Training, clients: Clients) -> None:
+    """Raises `ClientFailed` where all clients of a prototype were dropped."""
+    own = [client for client in clients.members if client.training == training]
+    if all(client.id in clients.dropped for client in own):
+        reason = f"{clients.dropped[own[-1].id]}; no client with its model is left"
+        raise ClientFailed(own[-1].id, own[-1].model, reason)
 
 
 def prototypes(members: Iterable[Client]) -> list[Training]:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fl.clients import Clients
-from fl.errors import UserError
+from fl.errors import ClientFailed, UserError
 from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import aggregate_states
 from fl.methods import fedmho
@@ -224,6 +224,18 @@ def test_different_architectures_are_never_averaged_together() -> None:
         torch.testing.assert_close(tensor, (cnns[0][name] + cnns[1][name]) / 2)
     assert set(data) == {"images", "teacher_logits"}  # no labels: it distils
     assert outcome.model.state_dict().keys() == before.keys()
+
+
+def test_the_model_is_that_of_the_first_clients_whoever_is_dropped() -> None:
+    clients, server = tiny_federation(config := changed(prototypes=("cnn", "vgg9")))
+    clients.dropped[0] = "out of memory"
+    model = fedmho.run(clients, server, config, teacher="none").model
+    cnn = untrained_classifier(clients.members[0].training, server)
+    assert model is not None
+    assert model.state_dict().keys() == cnn.state_dict().keys()
+    clients.dropped[2] = "out of power"
+    with pytest.raises(ClientFailed, match="out of power; no client with its model is left"):
+        fedmho.run(clients, server, config, teacher="none")
 
 
 def test_mixed_init_average_does_not_distil_first() -> None:

@@ -254,6 +254,14 @@ def test_the_global_models_gradient_and_rate_are_cut_as_released_or_asked(
     assert [(config.clip, config.schedule) for config in configs] == [expected]
 
 
+def test_the_global_model_is_that_of_the_first_clients_whoever_is_dropped() -> None:
+    clients, server = tiny_federation(DENSE, assign=dense.assign, num_clients=4)
+    whole = dense.run(clients, server, DENSE).model.state_dict()
+    clients.dropped.update({0: "out of memory", 1: "out of power"})
+    left = dense.run(clients, server, DENSE).model.state_dict()
+    assert {n: t.shape for n, t in left.items()} == {n: t.shape for n, t in whole.items()}
+
+
 @pytest.mark.parametrize(
     ("method", "config"), [(dense.METHOD, DENSE), (co_boosting.METHOD, BOOSTING)]
 )
