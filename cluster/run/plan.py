@@ -39,13 +39,15 @@ def print_plan(prepared: Prepared, console: Console) -> None:
     # Narrow enough for 80 columns: names must not be cut.
     table = Table(*headings, "expected", box=None, padding=(0, 1, 0, 0))
     each = len(prepared.members) <= LISTED
-    shown = prepared.members if each else {(c.role, c.model): c for c in prepared.members}.values()
+    kinds = {(c.role, c.model, _width(c)): c for c in prepared.members}
+    widths = Counter(model for model, _ in {kind[1:] for kind in kinds})
+    shown = prepared.members if each else kinds.values()
     for client in shown:
         request = inventory.scaled(client.request)
         table.add_row(
             str(client.id) if each else "…",
             client.role,
-            client.model,
+            client.model if widths[client.model] == 1 else f"{client.model} {_width(client):g}",
             str(client.num_samples),
             f"{request.cpus:g}",
             f"{request.gpus:g}" if inventory.gpus else "none",
@@ -54,6 +56,10 @@ def print_plan(prepared: Prepared, console: Console) -> None:
             _expected(client, prepared.rates),
         )
     console.print(table)
+
+
+def _width(client: Client) -> float:
+    return getattr(client.training, "width", 1.0)
 
 
 def _expected(client: Client, rates: Mapping[str, float]) -> str:

@@ -68,8 +68,9 @@ class PrototypesConfig(Settings):
     """Which client trains which classifier (Table 1)."""
 
     num_large: Number | None = None
-    """Clients with a large classifier, the first ones; the rest have the small one. Default: half.
-    For the homogeneous form of Table 8: all."""
+    """Clients with a large classifier, the first ones; the rest have the small one. Default: half,
+    or all where both are one model and small_width is not set. For Table 8's homogeneous form: all.
+    """
     prototypes: tuple[Annotated[str, OneOf(CLASSIFIERS)], ...] = ()
     """Architectures assigned in turn to the large clients; the first is the global model's.
     Default: classifier.model for all."""
@@ -95,7 +96,11 @@ def assign(config: PrototypesConfig, num_clients: int, run_spec: RunSpec) -> lis
             too few clients with one for the rule that aggregates them.
     """
     _check_newcomers(config, num_clients)
-    large = max(1, num_clients // 2) if config.num_large is None else config.num_large
+    large = config.num_large
+    if large is None:
+        one = config.classifier.model == config.small_model and not config.prototypes
+        unset = config.small_width == PrototypesConfig.small_width
+        large = num_clients if one and unset else max(1, num_clients // 2)
     if not 0 < large <= num_clients:
         raise UserError(f"num_large must be in 1 to {num_clients}, the clients, got {large}")
     small = replace(config.classifier, model=config.small_model, width=config.small_width)

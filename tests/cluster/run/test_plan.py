@@ -54,6 +54,12 @@ def column(lines: Sequence[str], heading: str) -> list[str]:
     return [line[begin : min(after, default=80)].strip() for line in lines[first + 1 :]]
 
 
+def test_models_of_one_name_are_told_apart_by_their_width() -> None:
+    own = ["--method=fedavg", "--classifier.model=cnn", "--num-large=2", "--classifier.width=0.25"]
+    shown = column(plan(prepare(parse([*ARGUMENTS, *own]), MACHINE)), "model")
+    assert shown == ["cnn 0.25", "cnn 0.25", "cnn 1", "cnn 1"]
+
+
 def test_each_client_has_a_line_with_what_it_asks_for(prepared: Prepared) -> None:
     lines = plan(asking(prepared, Request(cpus=0.5, gpus=0.25, memory_bytes=2 * 10**9)))
     assert column(lines, "client") == ["0", "1", "2", "3"]

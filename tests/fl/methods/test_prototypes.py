@@ -28,6 +28,13 @@ def test_half_the_clients_are_large_as_in_table_1() -> None:
     assert {p.role for p in parts} == {"classifier"}
 
 
+def test_one_model_for_all_has_one_width_unless_another_is_asked_for() -> None:
+    one = PrototypesConfig(classifier=ClassifierConfig(model="cnn"))
+    assert {p.training for p in assign(one, 10, PROBLEM)} == {one.classifier}
+    for split in (replace(one, num_large=5), replace(one, small_width=0.5)):
+        assert len({p.training for p in assign(split, 10, PROBLEM)}) == 2
+
+
 def test_all_can_be_large_as_in_table_8() -> None:
     parts = assign(PrototypesConfig(num_large=10), 10, PROBLEM)
     assert {p.training.model for p in parts} == {"vgg9"}
