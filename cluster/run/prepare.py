@@ -21,7 +21,7 @@ from cluster.run.steps import silent
 from cluster.server.rank_placement import world_size
 from fl.config import RunConfig
 from fl.data.catalogue import load, read_again
-from fl.data.datasets import NAMES, Dataset, load_auxiliary, subset
+from fl.data.datasets import NAMES, Dataset, Split, load_auxiliary, subset
 from fl.data.domains import load_domains
 from fl.data.lazy import Lazy
 from fl.data.partition import Partition, hold_out, make_partition, validated
@@ -325,7 +325,7 @@ def prepare(
     checked(admitted.inventory)
     say(f"reading the data: {run.dataset}")
     dataset = read_dataset(launch)
-    changing = dataset.train.augment is not None or _varies(dataset.train.images)
+    changing = dataset.train.augment is not None or _varies(dataset.train)
     if admitted.method.fixed_samples and changing:
         raise UserError(
             f"{run.method} reckons with one form of each sample: augment and random transforms of "
@@ -336,13 +336,7 @@ def prepare(
         raise UserError(f"augment: only classifiers train on it, and {run.method} has none")
     say(f"cutting it among {run.num_clients} clients")
     partition = _partition(run, dataset, drawn)
-    own = dataset.train.images[np.concatenate(partition.test)]
-    tests = own if run.scores_clients else dataset.test.images
-    if _varies(tests):
-        raise UserError(
-            "data: transforms of the data set object would change test samples at random: give "
-            "them as augment=, or test data of its own without them"
-        )
+    _check_tested(run, dataset, partition)
     requests = admitted.requests
     # A Slurm job measures on its own node.
     if (launch.runtime == "ray" or launch.smoke) and not launch.slurm.submit:
@@ -363,8 +357,25 @@ def prepare(
     )
 
 
-def _varies(samples: np.ndarray | Lazy) -> bool:
-    return isinstance(samples, Lazy) and samples.varies
+def _varies(split: Split, rows: Any = slice(None)) -> bool:
+    return isinstance(split.images, Lazy) and split.images[rows].varies
+
+
+def _check_tested(run: RunConfig[Any], dataset: Dataset, partition: Partition) -> None:
+    """Refuses test samples that would change, and warns of those whose class nobody trains on."""
+    split = dataset.train if run.scores_clients else dataset.test
+    rows: Any = np.concatenate(partition.test) if run.scores_clients else slice(None)
+    if _varies(split, rows):
+        raise UserError(
+            "data: transforms of the data set object would change test samples at random: give "
+            "them as augment=, or test data of its own without them"
+        )
+    trained = partition.counts.sum(0)[split.labels[rows]]
+    if not trained.all():
+        log.warning(
+            "%d of the %d test samples are of classes that no client trains on",
+            *((trained == 0).sum(), len(trained)),
+        )
 
 
 def read_dataset(launch: Launch) -> Dataset:
@@ -376,23 +387,12 @@ def read_dataset(launch: Launch) -> Dataset:
     else:
         whole = load_domains(Path(data.folder), data.side, run.seed)
         dataset = subset(whole, max_train=data.max_train, max_test=data.max_test)
-    if run.dataset not in NAMES:
-        _warn(dataset)
+    if run.dataset not in NAMES and dataset.leaked:
+        tests = len(dataset.test.labels)
+        log.warning("%d of the %d test samples equal a training sample", dataset.leaked, tests)
     if run.data.validation and not run.scores_clients:  # else each client holds out its own
         return hold_out(dataset, run.data.validation, run.seed)
     return dataset
-
-
-def _warn(dataset: Dataset) -> None:
-    """Of what makes a test worth less than it seems."""
-    tests = len(dataset.test.labels)
-    if dataset.leaked:
-        log.warning("%d of the %d test samples equal a training sample", dataset.leaked, tests)
-    if dataset.unseen:
-        log.warning(
-            "%d of the %d test samples are of classes that no training sample has",
-            *(dataset.unseen, tests),
-        )
 
 
 def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Partition:

@@ -74,6 +74,21 @@ def test_settings_are_chosen_on_training_samples_of_each_client() -> None:
     assert found.digest != final.digest
 
 
+def test_test_samples_of_classes_that_no_client_trains_on_are_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    classes = ["--partition.kind=classes", "--partition.classes-per-client=2", "--data.max-test=50"]
+    found = prepare(parse(["--method=fedavg", *classes, *SMALL]))
+    absent = (found.partition.counts.sum(0)[found.dataset.test.labels] == 0).sum()
+    told = f"{absent} of the 50 test samples are of classes that no client trains on"
+    assert absent
+    assert caplog.messages == [told]
+    caplog.clear()
+    prepare(parse(["--method=local", *classes, *SMALL]))  # each tested on classes of its own
+    prepare(parse(["--method=fedavg", *SMALL]))
+    assert not caplog.messages
+
+
 SPEC = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 
 

@@ -333,16 +333,6 @@ def test_test_samples_that_equal_a_training_sample_are_counted(tmp_path: Path) -
     assert as_dataset("d", {"a": hospital(0, 10), "b": hospital(0, 20)}).leaked > 0
 
 
-def test_test_samples_of_classes_that_nobody_trains_on_are_counted() -> None:
-    shifted = as_dataset("d", {"train": (SMOOTH, LABELS), "test": (SMOOTH, LABELS + 1)})
-    assert shifted.unseen == (LABELS == 3).sum()
-    table = pd.DataFrame(SMOOTH[:, 0, 0])
-    assert as_dataset("d", (table, pd.Series(LABELS))).unseen == 0
-    of_class = {c: (SMOOTH[5 * c : 5 * c + 5], np.full(5, c)) for c in range(4)}
-    clients = {"a": (of_class[0], of_class[1]), "b": (of_class[2], of_class[2])}
-    assert as_dataset("d", clients).unseen == 5
-
-
 @pytest.mark.parametrize("door", ["mapping", "pairs", "file", "folder"])
 def test_clients_keep_their_own_samples_and_their_own_tests(door: str, tmp_path: Path) -> None:
     tests = {u: (x[:5] + 0.5, y[:5]) for u, (x, y) in HOSPITALS.items()}
