@@ -76,13 +76,15 @@ class LocalFedGen(AfterFedAvg, ClassifierConfig):
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """Eq. 6 and the authors' code, (B,): CE(f(x), y) + decay^(r - 1) (recognition * CE(h(g), c)
         + imitation * KL(h(g_y) || f(x))), with the head h and the features g of drawn classes c,
-        g_y of the samples' own."""
+        g_y of the samples' own. Of samples that are held out, without features: CE(f(x), y)."""
         logits, head = model(batch["images"]), head_of(model)
+        entropy = F.cross_entropy(logits, batch["labels"], reduction="none")
+        if "generated" not in batch:
+            return entropy
         drawn = F.cross_entropy(head(batch["generated"]), batch["drawn"], reduction="none")
         answers = head(batch["of_label"]).detach().softmax(1)
         apart = F.kl_div(logits.log_softmax(1), answers, reduction="none").sum(1)
         terms = self.recognition * drawn + self.imitation * apart
-        entropy = F.cross_entropy(logits, batch["labels"], reduction="none")
         return entropy + batch["weight"] * terms
 
 

@@ -51,6 +51,11 @@ def test_without_its_terms_it_is_fedavg() -> None:
         assert not same_model(play("fedgen", fedgen(**one))[0], expected)
 
 
+def test_samples_that_are_held_out_choose_the_epoch_in_each_round() -> None:
+    held = play("fedgen", fedgen(validation=0.2), 2)[0]
+    assert not same_model(held, play("fedgen", fedgen(), 2)[0])
+
+
 def test_its_first_round_is_fedavgs_and_its_bytes_are_the_models_and_the_generators(
     tmp_path: Path,
 ) -> None:
