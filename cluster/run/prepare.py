@@ -325,15 +325,7 @@ def prepare(
     checked(admitted.inventory)
     say(f"reading the data: {run.dataset}")
     dataset = read_dataset(launch)
-    changing = dataset.train.augment is not None or _varies(dataset.train)
-    if admitted.method.fixed_samples and changing:
-        raise UserError(
-            f"{run.method} reckons with one form of each sample: augment and random transforms of "
-            "a data set object do not go with it"
-        )
-    classifiers = any(isinstance(a.training, ClassifierConfig) for a in admitted.assignments)
-    if dataset.train.augment is not None and not classifiers:
-        raise UserError(f"augment: only classifiers train on it, and {run.method} has none")
+    _check_transforms(admitted, dataset.train)
     say(f"cutting it among {run.num_clients} clients")
     partition = _partition(run, dataset, drawn)
     _check_tested(run, dataset, partition)
@@ -359,6 +351,20 @@ def prepare(
 
 def _varies(split: Split, rows: Any = slice(None)) -> bool:
     return isinstance(split.images, Lazy) and split.images[rows].varies
+
+
+def _check_transforms(admitted: Admitted, train: Split) -> None:
+    """Refuses transforms of training samples that the method's clients would not train on."""
+    method, augmented = admitted.method, train.augment is not None
+    if method.fixed_samples and (augmented or _varies(train)):
+        raise UserError(
+            f"{method.name} reckons with one form of each sample: augment and random transforms of "
+            "a data set object do not go with it"
+        )
+    if augmented and not any(
+        isinstance(a.training, ClassifierConfig) for a in admitted.assignments
+    ):
+        raise UserError(f"augment: only classifiers train on it, and {method.name} has none")
 
 
 def _check_tested(run: RunConfig[Any], dataset: Dataset, partition: Partition) -> None:

@@ -64,8 +64,8 @@ class LocalFedD2S(PersonalTraining):
         own = (self.proximal, self.patience, self.micro_batch, self.precision)
         if own != (0.0, None, None, "fp32"):
             raise UserError(
-                "fedd2s steps on two losses in turn: proximal, patience, micro_batch and precision "
-                "do not go with it"
+                "proximal, patience, micro_batch and precision do not go with fedd2s, which steps "
+                "on two losses in turn"
             )
 
     @property
