@@ -41,14 +41,19 @@ class LocalMoon(AfterFedAvg, ClassifierConfig):
         model = received_classifier(inputs, self)
         if not self.mu:
             return classifier_recipe(inputs, self, model)
-        images, last = inputs.shard.images.to(inputs.device), last_model(inputs, self)
-        towards = features_of(copied(model), images, self.batch_size)
-        away = torch.zeros_like(towards)
-        if last is not None:
-            away = features_of(last, images, self.batch_size)
-        contrasted = torch.full((len(images),), float(last is not None))
-        columns = {"towards": towards, "away": away, "contrasted": contrasted}
-        return classifier_recipe(inputs, self, model, losses=self.losses, columns=columns)
+        sent, last = copied(model), last_model(inputs, self)
+
+        def asked(images: Tensor) -> Batch:
+            towards = features_of(sent, images, self.batch_size)
+            away = torch.zeros_like(towards)
+            if last is not None:
+                away = features_of(last, images, self.batch_size)
+            return {"towards": towards, "away": away}
+
+        columns = {"contrasted": torch.full((len(inputs.shard),), float(last is not None))}
+        return classifier_recipe(
+            inputs, self, model, losses=self.losses, columns=columns, asked=asked
+        )
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """Eq. 4, (B,): CE(f_w(x), y) + mu * :func:`contrast`."""
@@ -73,6 +78,4 @@ def contrast(z: Tensor, towards: Tensor, away: Tensor, temperature: float) -> Te
     return F.cross_entropy(torch.stack(cosines, dim=1) / temperature, first, reduction="none")
 
 
-METHOD = averaging_method(
-    "moon", MoonConfig, local={"classifier.mu": LogUniform(0.1, 10.0)}, fixed_samples=True
-)
+METHOD = averaging_method("moon", MoonConfig, local={"classifier.mu": LogUniform(0.1, 10.0)})

@@ -41,12 +41,18 @@ class LocalPFedSD(PersonalTraining):
         model = received_classifier(inputs, self)
         if not self.weight:
             return classifier_recipe(inputs, self, model)
-        size, last = len(inputs.shard), last_model(inputs, self)
-        soft = torch.zeros(size, inputs.run_spec.num_classes)
-        if last is not None:
-            soft = logits_of(last, inputs.shard.images, self.batch_size)
-        columns = {"soft": soft, "taught": torch.full((size,), float(last is not None))}
-        return classifier_recipe(inputs, self, model, losses=self.losses, columns=columns)
+        last = last_model(inputs, self)
+
+        def asked(images: Tensor) -> Batch:
+            if last is None:
+                shape = len(images), inputs.run_spec.num_classes
+                return {"soft": torch.zeros(shape, device=images.device)}
+            return {"soft": logits_of(last, images, self.batch_size)}
+
+        columns = {"taught": torch.full((len(inputs.shard),), float(last is not None))}
+        return classifier_recipe(
+            inputs, self, model, losses=self.losses, columns=columns, asked=asked
+        )
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """CE + lambda tau^2 KL(soft labels of the last model || the client's own), (B,)."""
@@ -74,9 +80,5 @@ def run(clients: Clients, server: Server, config: PFedSDConfig, *, rounds: Round
 
 
 METHOD = personal_method(
-    "pfedsd",
-    PFedSDConfig,
-    run,
-    local={"classifier.weight": LogUniform(0.1, 10.0)},
-    fixed_samples=True,
+    "pfedsd", PFedSDConfig, run, local={"classifier.weight": LogUniform(0.1, 10.0)}
 )

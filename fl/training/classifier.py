@@ -190,6 +190,7 @@ def classifier_recipe(
     *,
     losses: Losses | None = None,
     columns: Batch | None = None,
+    asked: Callable[[Tensor], Batch] | None = None,
 ) -> Recipe:
     """The training of ``model`` by its record, which uploads ``classifier.*``.
 
@@ -199,13 +200,18 @@ def classifier_recipe(
         model: with the weights to start from, on the client's device; it is trained in place.
         losses: the loss of each sample, (B,); without it that of :func:`losses_of`.
         columns: further columns of the batches, a row for each of the client's samples.
+        asked: further columns that follow from samples (N, ...), such as a frozen model's answers:
+            asked once of all samples or, where these vary from epoch to epoch, in each step.
     """
+    columns = columns or {}
+    if asked and not inputs.shard.varies:
+        columns, asked = {**columns, **asked(inputs.shard.images.to(inputs.device))}, None
     losses = losses or losses_of(inputs.run_spec, model)
     if config.precision == "bf16":
         losses = partial(_in_bf16, losses)
     held_out = None
     if config.validation:
-        inputs, columns, held_out = _held_out(inputs, config, model, losses, columns or {})
+        inputs, columns, held_out = _held_out(inputs, config, model, losses, columns, asked)
     least = smallest_batch(model)
     optimizer = config.paced_optimizer(len(inputs.shard), inputs.round, least)
     kept = {n: t.clone() for n, t in model.named_buffers() if n in vars(model).get("stays", ())}
@@ -225,7 +231,7 @@ def classifier_recipe(
         model=model.train(),
         losses=losses,
         optimizer=Proximal(optimizer, config.proximal) if config.proximal else optimizer,
-        epochs=epochs_of(inputs, config, model, columns=columns),
+        epochs=epochs_of(inputs, config, model, columns=columns, asked=asked),
         patience=config.patience,
         held_out=held_out,
         micro_batch=config.micro_batch,
@@ -235,12 +241,18 @@ def classifier_recipe(
 
 
 def _held_out(
-    inputs: TaskInput, config: ClassifierConfig, model: nn.Module, losses: Losses, columns: Batch
+    inputs: TaskInput,
+    config: ClassifierConfig,
+    model: nn.Module,
+    losses: Losses,
+    columns: Batch,
+    asked: Callable[[Tensor], Batch] | None,
 ) -> tuple[TaskInput, Batch, HeldOut]:
     """The client's input and columns without the samples that it is measured on, and these."""
     rows, left = held_out_rows(inputs, config)
     held = inputs.shard.take(rows)
     own = {name: column[rows] for name, column in columns.items()}
+    own |= asked(held.images.to(inputs.device)) if asked else {}
     whole = {"images": held.images, "labels": held.wanted, **own}
 
     def loss(model: nn.Module) -> float:

@@ -62,6 +62,7 @@ def epochs_of(
     *,
     latent: int | None = None,
     columns: Batch | None = None,
+    asked: Callable[[Tensor], Batch] | None = None,
     order: str = "local/order",
 ) -> "Epochs":
     """Each epoch's batches: the shard's samples in a new order, cut into batches.
@@ -72,7 +73,7 @@ def epochs_of(
 
     Batches hold ``images`` (B, C, H, W), augmented if the data says so, and ``labels`` (B,); with
     ``latent`` also ``noise`` (B, latent), from N(0, 1), and of each of the ``columns``, which have
-    a row for each of the shard's samples, those of the batch.
+    a row for each of the shard's samples, those of the batch; and what is ``asked`` of its samples.
     """
     device, shard = inputs.device, inputs.shard
     rows = {"labels": shard.wanted, **(columns or {})}
@@ -99,7 +100,7 @@ def epochs_of(
                 batch["images"] = shard.batch(positions.cpu(), readings).to(device)
             if drawn is not None:
                 batch["noise"] = drawn.to(device)
-            yield batch
+            yield {**batch, **asked(batch["images"])} if asked else batch
 
     planned = None if shard.varies else Planned(rows, config.batch_size, latent or 0, plan)
     return Epochs(config.epochs, batches, planned)
