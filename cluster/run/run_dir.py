@@ -187,6 +187,8 @@ def _occupy(launch: Launch, held: ExitStack, call: str | None) -> Path:
         _refuse_taken(path, launch)
         if launch.overwrite and is_run(path):
             empty(path)
+        elif is_run(path) and differences(path / "config.yaml", launch.run):
+            (path / "result.json").unlink(missing_ok=True)  # is of fewer rounds than it says now
         recorded: JsonObject = {"versions": versions(), CALL: call, OWN: identity_of(launch.run)}
         recorded = {name: what for name, what in recorded.items() if what}
         content = yaml.safe_dump(nested(launch.run) | recorded, sort_keys=False)

@@ -66,6 +66,20 @@ def test_a_callback_may_end_the_rounds_which_go_on_when_more_are_asked_for() -> 
     assert len(curve(run("a", 5, resume=True))) == 5
 
 
+def test_a_finished_run_is_unfinished_while_it_goes_on_to_more_rounds() -> None:
+    def stop(event: onefold.Event) -> None:
+        if isinstance(event, onefold.RoundEnd):
+            raise KeyboardInterrupt
+
+    run("a", 2)
+    assert onefold.load_result("runs/a").figures["rounds"] == 2
+    with pytest.raises(KeyboardInterrupt):
+        run("a", 4, resume=True, callbacks=[stop])
+    with pytest.raises(onefold.UserError):
+        onefold.load_result("runs/a")
+    assert len(curve(run("a", 4, resume=True))) == 4
+
+
 @pytest.mark.parametrize(("first", "then"), [(3, 2), (1, 2)])
 def test_a_run_that_more_rounds_would_change_is_not_gone_on_with(first: int, then: int) -> None:
     run("a", first)
