@@ -118,7 +118,7 @@ FLOORS = {"local": "training alone", "fedavg": "fedavg"}
 """Methods that others should beat, and what they are called."""
 UNLIKE = (
     "Methods are scored on different samples, so they are not ranked: those with clients' own "
-    "models on each client's, the others on the test split (fedavg has --tested clients too)."
+    "models by client, the others on one split for all (fedavg has --tested clients too)."
 )
 
 
@@ -167,8 +167,9 @@ class Figure:
 
     @property
     def scored_on(self) -> str:
-        """On which samples: test, clients or validation."""
-        return str(self.results[0].get("scored_on", "test"))
+        """On which samples: test, clients or validation; and whether clients' models are."""
+        on = str(self.results[0].get("scored_on", "test"))
+        return f"{on}, by client" if "ua" in self.results[0] and on != "clients" else on
 
     @property
     def accuracies(self) -> tuple[float, ...]:

@@ -100,7 +100,7 @@ def picture_over(axes: Axes, title: str) -> Exhibit:
 
     def place(figure: Figure) -> str:
         others = [f"{n} {v}" for n, v in figure.cell.settings if n != varied]
-        others += ["on clients' own samples"] if figure.scored_on == "clients" else []
+        others += [f"scored on {figure.scored_on}"] if "client" in figure.scored_on else []
         return ", ".join(others) or title
 
     if varied is None:

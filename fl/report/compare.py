@@ -218,5 +218,8 @@ def _warning(groups: Sequence[Group]) -> str | None:
     """Why the groups may not be comparable. Each seed of a group has a partition of its own."""
     if len({_data(group[0]) for group in groups}) > 1:
         return "The runs are on different data sets."
+    results = [run.result for run in chain.from_iterable(groups)]
+    if len({(result.get("scored_on", "test"), "ua" in result) for result in results}) > 1:
+        return "The runs are scored on different samples: some by client, or on held-out ones."
     partitions = {frozenset(map(_samples, group)) for group in groups}
     return "The runs are on different partitions." if len(partitions) > 1 else None

@@ -35,6 +35,18 @@ def test_the_table_stands_beside_the_papers() -> None:
     assert (told["paper_mean"], told["mean"]) == (85.91, pytest.approx(82))
 
 
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_clients_own_models_are_not_ranked_with_global_ones_on_the_same_split(split: str) -> None:
+    about = {"accuracy": 0.8, "scored_on": split, "protocol": "rounds"}
+    whole, own = (
+        Figure(Cell("row", name, ()), (about | more,))
+        for name, more in (("fedavg", {}), ("fedper", {"ua": 0.9}))
+    )
+    text = as_markdown("t", None, [0], [whole, own])
+    assert f"| row | fedper | 90.00 | {split}, by client |" in text
+    assert "not ranked" in text
+
+
 def test_methods_that_the_seeds_do_not_separate_are_named() -> None:
     near = [figure("a", 0.90, 0.92, 0.91), figure("b", 0.91, 0.90, 0.915)]
     far = [figure("a", 0.90, 0.92, 0.91), figure("b", 0.70, 0.725, 0.705)]

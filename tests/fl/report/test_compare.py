@@ -95,6 +95,7 @@ def test_runs_are_side_by_side_the_best_first(make_run: MakeRun, tmp_path: Path)
     [
         ({"dataset": "mnist"}, "different data sets"),
         ({"partition": {"kind": "iid", "hash": "other"}}, "different partitions"),
+        ({"ua": 0.9}, "scored on different samples"),
     ],
 )
 def test_runs_that_cannot_be_compared_are_marked(
