@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
@@ -240,6 +240,8 @@ class Events:
         self._listeners = listeners
         self._start = time.perf_counter()
         self.phase_seconds: dict[str, float] = {}
+        self.earlier_seconds = 0.0
+        """Of the run's earlier starts, as far as it goes on from them."""
         self._inner_seconds = 0.0
 
     @property
@@ -252,6 +254,18 @@ class Events:
         stamped = replace(event, seconds=round(self.elapsed, 3))
         for listener in self._listeners:
             listener(stamped)
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds by phase and in total, over all starts of the run."""
+        return {**self.phase_seconds, "total": self.earlier_seconds + self.elapsed}
+
+    def go_on(self, earlier: Mapping[str, float]) -> None:
+        """Adds the seconds that the run had taken when it was last saved."""
+        for name, took in earlier.items():
+            if name == "total":
+                self.earlier_seconds += took
+            else:
+                self.phase_seconds[name] = self.phase_seconds.get(name, 0.0) + took
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

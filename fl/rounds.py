@@ -133,7 +133,7 @@ class Rounds:
             except StopRounds:
                 self.stopped = True
             self.stopped |= self._has_settled()
-            self._save(clients, model, memory)
+            self._save(clients, server, model, memory)
             clients.end_round()
             if self.stopped:
                 return
@@ -189,7 +189,9 @@ class Rounds:
             model=None if model is None else unwrapped(model),
         )
 
-    def _save(self, clients: Clients, model: nn.Module | None, memory: Tensors) -> None:
+    def _save(
+        self, clients: Clients, server: Server, model: nn.Module | None, memory: Tensors
+    ) -> None:
         if self._file is None:
             return
         state = {
@@ -200,6 +202,7 @@ class Rounds:
             "stopped_of": self.count if self.stopped else None,
             **{name: getattr(clients, name) for name in OF_CLIENTS},
             "remembered": clients.remembered,
+            "seconds": server.events.seconds(),
         }
         save_tensors(self._file, state, self._about)
 
@@ -222,6 +225,7 @@ class Rounds:
         for name in OF_CLIENTS:
             getattr(clients, name).update(state.get(name, {}))
         clients.recall(state.get("remembered", {}))
+        server.events.go_on(state.get("seconds", {}))
         clients.round = server.round = len(self.played)
         clients.end_round()  # in case the run was killed just before that
         server.events.emit(RoundsResumed(round=len(self.played), rounds=self.count))

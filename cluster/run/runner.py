@@ -402,7 +402,6 @@ def _result(
     best = max(accuracies)
     domains = prepared.run_spec.domains if last.per_domain else ()
     by_domain = dict(zip(domains, last.per_domain, strict=True))
-    seconds = {name: round(s, 3) for name, s in server.events.phase_seconds.items()}
     return {
         "method": run.method,
         "protocol": "one-shot" if run.rounds == 1 else prepared.method.many_rounds,
@@ -426,7 +425,7 @@ def _result(
         "bytes_peer": sum(clients.bytes_peer.values()),
         "on_client_failure": launch.on_client_failure,
         "dropped": clients.dropped,
-        "seconds": {**seconds, "total": round(server.events.elapsed, 3)},
+        "seconds": {name: round(s, 3) for name, s in server.events.seconds().items()},
         **_privacy(launch, prepared),
         "partition": {"kind": run.partition.kind, "hash": prepared.partition.digest},
         **outcome.figures,

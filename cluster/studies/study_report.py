@@ -62,7 +62,7 @@ def curves(cells: Sequence[Figures]) -> dict[str, dict[str, dict[int, float]]]:
 def _values(cell: Figures) -> dict[str, Mapping[str, float | None]]:
     """A run's values, by picture and curve."""
     return {
-        "seconds": cell["seconds"],
+        "seconds": {} if _reused(cell) else cell["seconds"],
         "memory": {name: cell[f"{name}_peak_bytes"] for name in ("driver", "workers", "device")},
         "bytes": {name: cell[f"bytes_{name}"] for name in ("up", "down")},
         "rate": {"clients per second": 0 if _reused(cell) else cell["clients_per_second"]},
@@ -110,7 +110,7 @@ def texts(cell: Figures) -> dict[str, str]:
         "samples": f"{cell['samples']:,}{DRAWN if _is_drawn(cell) else ''}",
         "local": duration(seconds["local"]) + reused,
         "server": duration(sum(s for n, s in seconds.items() if n not in ("local", "total"))),
-        "total": duration(seconds["total"]),
+        "total": duration(seconds["total"]) + reused,
         "clients/s": f"{cell['clients_per_second']:.1f}{reused}",
         "accuracy": percent(cell["accuracy"]),
         "driver": size(cell["driver_peak_bytes"]),
@@ -126,7 +126,7 @@ def _is_drawn(cell: Figures) -> bool:
 
 
 def _reused(cell: Figures) -> bool:
-    return bool(cell["trained"] < cell["clients"])
+    return bool(cell["trained"] < cell.get("trainings", cell["clients"]))
 
 
 def _drawn(

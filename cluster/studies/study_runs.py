@@ -30,6 +30,7 @@ from fl.data.catalogue import load
 from fl.errors import UserError
 from fl.json_files import JsonObject, read_json, write_json
 from fl.methods.registry import get_method
+from fl.report.read import client_ends, read_events
 from fl.report.words import size
 
 PROG = "python -m cluster.study"
@@ -183,13 +184,16 @@ def figures(cell: StudyRun, result: JsonObject, peak: "Peaks") -> JsonObject:
     """A finished run's figures, as the study's table and pictures need them."""
     counts = read_json(cell.run_dir / "partition.json")["counts"]
     local = result["seconds"]["local"]
-    trained = sum(not entry["reused"] for entry in result["placements"])
+    by_client = client_ends(read_events(cell.run_dir / "metrics.jsonl")).values()
+    reused = [end.reused for ends in by_client for end in ends]
+    trained = reused.count(False)
     names = ("clients", "seed", "seconds", "bytes_up", "bytes_down", "accuracy", "start_accuracy")
     return {
         **{name: result[name] for name in names},
         "samples": sum(map(sum, counts)),
         "drawn_with_replacement": cell.drawn is not None,
         "trained": trained,
+        "trainings": len(reused),
         "clients_per_second": trained / local if local else 0.0,
         "driver_peak_bytes": peak.driver,
         "workers": peak.workers,

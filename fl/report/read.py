@@ -266,13 +266,13 @@ def client_rows(events: list[Event]) -> dict[int, ClientRow]:
             bytes_up=sum(end.bytes_up for end in ends),
             reused=all(end.reused for end in ends),
         )
-        for client, ends in _client_ends(events).items()
+        for client, ends in client_ends(events).items()
     }
 
 
 def client_losses(events: list[Event], *, in_rounds: bool = False) -> list[LossCurve]:
     """The curves of the clients that reported losses, by client id."""
-    with_losses = {k: [e for e in ends if e.losses] for k, ends in _client_ends(events).items()}
+    with_losses = {k: [e for e in ends if e.losses] for k, ends in client_ends(events).items()}
     return [_curve(ends, in_rounds) for ends in with_losses.values() if ends]
 
 
@@ -289,8 +289,8 @@ def _curve(ends: list[ClientEnd], in_rounds: bool) -> LossCurve:
     return LossCurve(last.client, last.role, last.model, steps, losses, unit)
 
 
-def _client_ends(events: list[Event]) -> dict[int, list[ClientEnd]]:
-    """What each client reported, in order, by client id."""
+def client_ends(events: list[Event]) -> dict[int, list[ClientEnd]]:
+    """What each client reported, over all rounds and starts, in order, by client id."""
     ends: list[ClientEnd] = []
     before: list[ClientEnd] = []
     for event in events:

@@ -80,6 +80,13 @@ def test_a_finished_run_is_unfinished_while_it_goes_on_to_more_rounds() -> None:
     assert len(curve(run("a", 4, resume=True))) == 4
 
 
+def test_the_seconds_of_a_resumed_run_are_those_of_all_its_rounds() -> None:
+    before = run("a", 4).figures["seconds"]
+    after = run("a", 5, resume=True).figures["seconds"]
+    assert after["local"] > before["local"]
+    assert after["total"] > after["local"]
+
+
 @pytest.mark.parametrize(("first", "then"), [(3, 2), (1, 2)])
 def test_a_run_that_more_rounds_would_change_is_not_gone_on_with(first: int, then: int) -> None:
     run("a", first)

@@ -42,8 +42,12 @@ def test_a_slope_is_the_power_by_which_a_curve_grows() -> None:
 
 
 def test_a_run_that_reused_clients_has_no_rate() -> None:
-    found = slopes([cell(10), cell(100), cell(1000, trained=3, clients_per_second=1e9)])
+    lost = {"local": 1e9, "fusion": 5.0, "total": 1e9}
+    reused = cell(1000, trained=3, trainings=1000, clients_per_second=1e9, seconds=lost)
+    found = slopes([cell(10), cell(100), reused])
     assert found["rate"]["clients per second"] == pytest.approx(0)
+    assert found["seconds"]["local"] == pytest.approx(1)
+    assert curves([reused])["seconds"] == {}
 
 
 def test_the_table_says_what_cannot_be_compared() -> None:
