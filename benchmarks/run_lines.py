@@ -101,7 +101,7 @@ def whole_figures(lines: Lines, runs: Runs, failed: Mapping[Cell, Sequence[str]]
         asked = [key for key in runs if key[0] == cell]
         of_cell = [lines[key] for key in asked if key in lines]
         why = failed.get(cell, ())
-        if of_cell and len(of_cell) + len(why) == len(asked):
+        if len(of_cell) + len(why) == len(asked):
             figures.append(_figure(cell, of_cell, why))
     return figures
 

@@ -43,9 +43,10 @@ def main(argv: Iterable[str] | None = None) -> int:
     with loading(arguments):
         from cluster.studies.grids import parse_grid, picture_over
 
-    def run() -> None:
+    def run() -> int:
         grid = parse_grid(arguments)
-        make_table(grid.runs, grid.name, None, grid.seeds, picture_over(grid.axes, grid.name))
+        picture = picture_over(grid.axes, grid.name)
+        return make_table(grid.runs, grid.name, None, grid.seeds, picture)
 
     return ended(run)
 

@@ -55,8 +55,9 @@ def ended(
         return INTERRUPTED
 
 
-def suite(options: "SuiteOptions") -> None:
-    """Makes the table or figure: of finished runs, and of those that are still to be run.
+def suite(options: "SuiteOptions") -> int:
+    """Makes the table or figure: of finished runs, and of those that are still to be run. Returns
+    the exit status.
 
     Raises:
         UserError: no cell is to be run, or a run cannot be.
@@ -69,7 +70,7 @@ def suite(options: "SuiteOptions") -> None:
     name, scale, seeds = options.name, options.scale, options.seed_numbers
     if name == BYTES_TABLE:
         fedaf_table7.make(seeds, options.output_dir)
-        return
+        return 0
     cells = make(name, scale, options.only, options.dataset, options.data_folder)
     if not cells:
         example = make(name, scale, (), options.dataset, options.data_folder)[0].name
@@ -79,14 +80,15 @@ def suite(options: "SuiteOptions") -> None:
         suite_runs.print_plan(runs)
         if scale == "paper":
             suite_runs.describe(runs)
-    else:
-        make_table(runs, name, scale, seeds, EXHIBITS.get(name))
+        return 0
+    return make_table(runs, name, scale, seeds, EXHIBITS.get(name))
 
 
 def make_table(
     runs: "Runs", name: str, scale: str | None, seeds: Sequence[int], exhibit: "Exhibit | None"
-) -> None:
-    """Runs what is not finished, or sends it to Slurm; once all is finished, writes the table."""
+) -> int:
+    """Runs what is not finished, or sends it to Slurm; once all is finished, writes the table.
+    Returns the exit status: 1 if a run failed."""
     from cluster.studies import suite_runs
 
     first, left = next(iter(runs.values())), suite_runs.unfinished(runs)
@@ -99,6 +101,8 @@ def make_table(
     else:
         figures = suite_runs.run_all(runs)
         suite_runs.Table(name, scale, seeds, figures, exhibit).write(first.output_dir)
+        return int(any(figure.failed for figure in figures))
+    return 0
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ class Figure:
 
     cell: Cell
     results: tuple[SettingValues, ...]
-    """As ``result.json`` holds them."""
+    """As ``result.json`` holds them; none where all seeds failed."""
     losses: tuple[tuple[float, ...], ...] = ()
     """Of the server's training, by run and epoch, as far as they are known."""
     failed: tuple[str, ...] = ()
@@ -161,13 +161,15 @@ class Figure:
     @property
     def teacher(self) -> str | None:
         """Accuracy of the teacher that the model learned from, where there is one."""
-        if not all("teacher_accuracy" in result for result in self.results):
+        if not self.results or not all("teacher_accuracy" in r for r in self.results):
             return None
         return shown([100 * result["teacher_accuracy"] for result in self.results])
 
     @property
     def scored_on(self) -> str:
         """On which samples: test, clients or validation; and whether clients' models are."""
+        if not self.results:
+            return NOTHING
         on = str(self.results[0].get("scored_on", "test"))
         return f"{on}, by client" if "ua" in self.results[0] and on != "clients" else on
 
@@ -189,7 +191,7 @@ class Figure:
 
     def __str__(self) -> str:
         """Mean and spread."""
-        return str(Published(self.mean, self.spread))
+        return str(Published(self.mean, self.spread)) if self.results else FAILED
 
 
 def spread(values: Sequence[float]) -> float | None:
@@ -207,29 +209,31 @@ def as_markdown(
 ) -> str:
     """A table with a line per cell, ranks within each row, and remarks below; the paper's columns
     where it prints numbers."""
-    alike = len({figure.scored_on for figure in figures}) == 1
+    there = [figure for figure in figures if figure.results]
+    alike = len({figure.scored_on for figure in there}) == 1
     printed = any(figure.cell.paper for figure in figures)
     taught = any(figure.teacher for figure in figures)
-    metric = "UA, %" if "ua" in figures[0].results[0] and alike else "Accuracy, %"
+    metric = "UA, %" if "ua" in there[0].results[0] and alike else "Accuracy, %"
     lines = []
     for row in _by_row(figures):
         ours = _ranks([None if figure.unranked else figure.mean for figure in row])
         theirs = _ranks([f.cell.paper.mean if f.cell.paper else None for f in row])
         for figure, own, of_paper in zip(row, ours, theirs, strict=True):
             cells = {"Row": figure.cell.row, "Method": figure.cell.method, metric: str(figure)}
-            if paper := figure.cell.paper:
+            paper = figure.cell.paper
+            if paper and figure.results:
                 cells |= {"Paper": str(paper), "Difference": f"{figure.mean - paper.mean:+.2f}"}
             elif printed:
-                cells |= {"Paper": NOTHING, "Difference": NOTHING}
+                cells |= {"Paper": str(paper or NOTHING), "Difference": NOTHING}
             if taught:
                 cells["Its teacher"] = figure.teacher or NOTHING
             rank = {"Rank": (figure.unranked or own) + figure.mark}
             rank |= {"Rank in the paper": of_paper} if printed else {}
-            lines.append(cells | (rank if alike else {"Scored on": figure.scored_on}))
+            scored = ", ".join(filter(None, [figure.scored_on, figure.unranked])) + figure.mark
+            lines.append(cells | (rank if alike else {"Scored on": scored}))
     where = f" at {scale} scale" if scale else ""
     heading = f"# {name}{where}, seeds {', '.join(map(str, seeds))}"
-    about = remarks(figures) if alike else [UNLIKE]
-    return "\n".join([heading, "", *table(lines), "", *about, ""])
+    return "\n".join([heading, "", *table(lines), "", *remarks(figures, alike=alike), ""])
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> list[str]:
@@ -247,12 +251,14 @@ def as_json(
         {
             "row": figure.cell.row,
             "method": figure.cell.method,
+            "seeds": [result.get("seed") for result in figure.results],
             "accuracies": [100 * a for a in figure.accuracies],
-            "mean": figure.mean,
+            "failed": list(figure.failed),
+            "mean": figure.mean if figure.results else None,
             "spread": figure.spread,
             "paper_mean": figure.cell.paper and figure.cell.paper.mean,
             "paper_spread": figure.cell.paper and figure.cell.paper.spread,
-            "protocol": figure.results[0]["protocol"],
+            "protocol": figure.results[0]["protocol"] if figure.results else None,
             "undertrained": figure.undertrained,
         }
         for figure in figures
@@ -260,16 +266,18 @@ def as_json(
     return {"table": name, "scale": scale, "seeds": list(seeds), "cells": cells}
 
 
-def remarks(figures: Sequence[Figure]) -> list[str]:
-    """What failed or is undertrained, and which neighbours in rank the seeds do not separate."""
+def remarks(figures: Sequence[Figure], *, alike: bool = True) -> list[str]:
+    """What failed or is undertrained, and which neighbours in rank the seeds do not separate: if
+    all are scored on samples ``alike``, else that they are not ranked."""
     marks = "".join(figure.mark for figure in figures)
     marks += UNDERTRAINED if any(figure.undertrained for figure in figures) else ""
     parts = [
         [f"Failed: {f.cell.name}, {why}" for f in figures for why in f.failed],
         *([meaning] for mark, meaning in MARKS.items() if mark in marks),
-        _below_floors(figures),
+        _below_floors([figure for figure in figures if figure.results]) if alike else [],
     ]
-    return [*(line for part in parts if part for line in (*part, "")), *_not_separated(figures)]
+    told = [line for part in parts if part for line in (*part, "")]
+    return [*told, *(_not_separated(figures) if alike else [UNLIKE])]
 
 
 def _below_floors(figures: Sequence[Figure]) -> list[str]:

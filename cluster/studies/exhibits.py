@@ -182,10 +182,12 @@ def _below_alone(figure: Figure, figures: Sequence[Figure]) -> str:
     alone = _beside(figure, figures, "local")
     if alone is None or alone is figure:
         return NOTHING
+    by_seed = {run["seed"]: run["client_accuracy"] for run in alone.results}
     pairs = [
         pair
-        for ours, theirs in zip(figure.results, alone.results, strict=True)
-        for pair in zip(ours["client_accuracy"], theirs["client_accuracy"], strict=True)
+        for ours in figure.results
+        if ours["seed"] in by_seed  # the other runs of that seed failed
+        for pair in zip(ours["client_accuracy"], by_seed[ours["seed"]], strict=True)
         if None not in pair
     ]
     return f"{sum(own < other for own, other in pairs)} of {len(pairs)}"

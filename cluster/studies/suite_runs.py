@@ -106,11 +106,16 @@ class Table:
         """What its files' names begin with."""
         return f"{self.name}-{self.scale}" if self.scale else self.name
 
+    @property
+    def _found(self) -> list[Figure]:
+        """The cells with a run that did not fail."""
+        return [figure for figure in self.figures if figure.results]
+
     def text(self) -> str:
         """The table, and what else its paper's figure shows in numbers."""
         table = as_markdown(self.name, self.scale, self.seeds, self.figures)
         return (
-            "\n".join([table, *self.exhibit.describe(self.figures), ""]) if self.exhibit else table
+            "\n".join([table, *self.exhibit.describe(self._found), ""]) if self.exhibit else table
         )
 
     def pictures(self) -> dict[str, bytes]:
@@ -118,7 +123,7 @@ class Table:
         if self.exhibit is None:
             return {}
         shown = {"": self.exhibit} | {f"-{end}": other for end, other in self.exhibit.also.items()}
-        return {f"{self.stem}{end}.png": png(e.draw(self.figures)) for end, e in shown.items()}
+        return {f"{self.stem}{end}.png": png(e.draw(self._found)) for end, e in shown.items()}
 
     def write(self, folder: Path) -> None:
         """Prints the table and saves it as text, as JSON and, for a figure, as a picture."""
@@ -164,8 +169,8 @@ def run_all(runs: Runs) -> list[Figure]:
             with Steps(Console(markup=False)) as say:
                 say(f"checking {len(left)} {'cell' if len(left) == 1 else 'cells'}")
                 refuse_any(left)
-    found: dict[Cell, list[tuple[JsonObject, Path]]] = {}
-    failed: dict[Cell, list[str]] = {}
+    found: dict[Cell, list[tuple[JsonObject, Path]]] = {cell: [] for cell, _ in runs}
+    failed: dict[Cell, list[str]] = {cell: [] for cell in found}
     failure: ClientFailed | None = None
     for number, ((cell, seed), launch) in enumerate(runs.items(), start=1):
         title = f"[{number} of {len(runs)}] {cell.name} seed {seed}"
@@ -174,14 +179,14 @@ def run_all(runs: Runs) -> list[Figure]:
                 result = _result(launch, say)
         except ClientFailed as error:
             failure, outcome = error, str(error)
-            failed.setdefault(cell, []).append(f"seed {seed}: {error}")
+            failed[cell].append(f"seed {seed}: {error}")
         else:
-            found.setdefault(cell, []).append((result, locate(launch)))
+            found[cell].append((result, locate(launch)))
             outcome = f"{result['accuracy']:.4f}, {duration(result['seconds']['total'])}"
         print(f"{title}: {outcome}", flush=True)
-    if failure is not None and not found:
+    if failure is not None and not any(found.values()):
         raise failure
-    return [figure_of(cell, of_cell, failed.get(cell, ())) for cell, of_cell in found.items()]
+    return [figure_of(cell, of_cell, failed[cell]) for cell, of_cell in found.items()]
 
 
 def figure_of(

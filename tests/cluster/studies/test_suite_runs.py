@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster import grid
 from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from cluster.run.run_dir import claim
@@ -71,6 +72,28 @@ def test_a_client_that_fails_ends_its_run_and_no_other(
     asked = {key: launch for key, launch in asked.items() if key == (CELL, 0)}
     with pytest.raises(ClientFailed, match="it diverged"):
         suite_runs.run_all(asked)
+
+
+def test_a_cell_whose_runs_all_failed_has_its_row_and_the_exit_status_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def result(launch: Launch, say: object) -> dict[str, object]:
+        if launch.run.method == "fedprox":
+            raise ClientFailed(3, "cnn", "it diverged")
+        score = {"accuracy": 0.5, "seconds": {"total": 3.0}, "protocol": "rounds"}
+        curve = {"start_accuracy": 0.1, "accuracy_curve": [0.5]}
+        return {**score, **curve, "seed": launch.run.seed}
+
+    monkeypatch.setattr(suite_runs, "_result", result)
+    asked = ["method=fedavg,fedprox,fedper", "seed=0,1", f"--output-dir={tmp_path}"]
+    assert grid.main([*asked, "--runtime=inprocess", *SMALL]) == 1
+    told = capsys.readouterr().out
+    assert "| digits | fedavg | 50.00 ± 0.00 | 1 |" in told
+    assert "| digits | fedprox | failed | failed |" in told
+    assert "Failed: digits-fedprox, seed 1: client 3 (cnn) failed: it diverged" in told
+    cells = {c["method"]: c for c in json.loads((tmp_path / "grid.json").read_text())["cells"]}
+    assert (cells["fedavg"]["seeds"], cells["fedprox"]["mean"]) == ([0, 1], None)
+    assert len(cells["fedprox"]["failed"]) == 2
 
 
 def test_what_a_run_prepares_is_said_and_once_that_it_runs() -> None:

@@ -78,7 +78,7 @@ def scored(method: str, *accuracies: float | None, sent: int = 0) -> Figure:
         "bytes_up": sent,
         "fedavg_bytes_up": 2**20,
     }
-    return Figure(cell, (result, result))
+    return Figure(cell, tuple(result | {"seed": seed} for seed in (0, 1)))
 
 
 def test_clients_below_training_alone_are_counted_over_seeds() -> None:
@@ -89,6 +89,13 @@ def test_clients_below_training_alone_are_counted_over_seeds() -> None:
     assert told[-2] == f"| {row} | local | 70.00 | 12.50 | 25.00 | - | 0.00 | 0.00 |"
     assert told[-1] == f"| {row} | fedd2s | 70.00 | 12.50 | 25.00 | 2 of 6 | 1.50 | 1.50 |"
     assert "| 2 of 6 |" not in describe_clients([ours])[-1]
+
+
+def test_clients_are_compared_with_those_alone_of_the_same_seed_where_others_failed() -> None:
+    alone, ours = scored("local", 0.9, 0.9), scored("fedd2s", 0.95, 0.8)
+    lost = replace(alone, results=alone.results[1:], failed=("seed 0: it failed",))
+    assert "| 1 of 2 |" in describe_clients([lost, ours])[-1]
+    assert "| 1 of 2 |" in describe_clients([alone, replace(ours, results=ours.results[:1])])[-1]
 
 
 def test_a_table_of_clients_is_of_their_ua_and_has_no_column_of_the_paper() -> None:
