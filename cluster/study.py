@@ -57,8 +57,8 @@ def study(options: "StudyOptions", launch_arguments: Sequence[str]) -> int:
         )
     with refused_by_disk(), Steps(console) as say:
         planned = cells(options, launch_arguments, say)
-    done = [is_finished(cell) for cell in planned]  # refuses other settings before a run starts
-    for cell, before in zip(planned, done, strict=True):
+    for cell in planned:
+        before = is_finished(cell)
         if cell.launch.dry_run:
             print(f"{cell.run_dir}  {'finished' if before else 'to be run'}")
         elif not before:

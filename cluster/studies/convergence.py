@@ -59,8 +59,7 @@ def rising(curves: Sequence[Sequence[float]]) -> bool:
     Args:
         curves: accuracy after each round, by run.
     """
-    shares = [share for share in map(late_share, ([-a for a in c] for c in curves)) if share]
-    return bool(shares) and mean(shares) > STILL_FALLING
+    return still_falling([[-accuracy for accuracy in curve] for curve in curves])
 
 
 def client_curves(run_dir: Path) -> dict[int, Sequence[float]]:

@@ -45,16 +45,21 @@ def write(folder: Path, cells: Sequence[Figures], console: Console) -> None:
 
 
 def curves(cells: Sequence[Figures]) -> dict[str, dict[str, dict[int, float]]]:
-    """Each picture's curves: the mean over seeds by number of clients. Zeros are left out."""
+    """Each picture's curves: the mean over seeds by number of clients. Means of 0 are left out:
+    they have no logarithm."""
     found: dict[str, dict[str, dict[int, list[float]]]] = {picture: {} for picture in LABELS}
     for cell in sorted(cells, key=itemgetter("clients")):
         for picture, values in _values(cell).items():
             for name, value in values.items():
-                if value:
+                if value is not None:
                     curve = found[picture].setdefault(name, {})
                     curve.setdefault(cell["clients"], []).append(value)
     return {
-        picture: {name: {k: mean(seeds) for k, seeds in c.items()} for name, c in group.items()}
+        picture: {
+            name: {k: mean(seeds) for k, seeds in curve.items() if any(seeds)}
+            for name, curve in group.items()
+            if any(map(any, curve.values()))
+        }
         for picture, group in found.items()
     }
 
@@ -65,7 +70,7 @@ def _values(cell: Figures) -> dict[str, Mapping[str, float | None]]:
         "seconds": {} if _reused(cell) else cell["seconds"],
         "memory": {name: cell[f"{name}_peak_bytes"] for name in ("driver", "workers", "device")},
         "bytes": {name: cell[f"bytes_{name}"] for name in ("up", "down")},
-        "rate": {"clients per second": 0 if _reused(cell) else cell["clients_per_second"]},
+        "rate": {"clients per second": None if _reused(cell) else cell["clients_per_second"]},
         "accuracy": {"accuracy": cell["accuracy"]},
     }
 

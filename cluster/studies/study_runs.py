@@ -20,7 +20,7 @@ from rich.console import Console
 from cluster.run.command_line import parse, parse_record
 from cluster.run.early_ray import EarlyRay
 from cluster.run.options import Launch
-from cluster.run.prepare import prepare
+from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import check_place, claimed, locate
 from cluster.run.steps import Steps, silent
 from cluster.studies.suite_options import numbers
@@ -100,8 +100,8 @@ def cells(
     ``say`` is called with each step as it begins.
 
     Raises:
-        UserError: a setting is wrong, there are too few samples for so many clients, or the
-            uploads would not fit on the disk.
+        UserError: a setting is wrong or another than in a run that is there, there are too few
+            samples for so many clients, or the uploads would not fit on the disk.
     """
     planned = [
         _cell(options, launch_arguments, clients, seed)
@@ -113,8 +113,18 @@ def cells(
         _check_disk(left)
     for cell in planned:
         say(f"preparing {cell.run_dir.name}")
-        prepare(cell.launch, drawn=cell.drawn)
+        _refuse_other(cell, prepare(cell.launch, drawn=cell.drawn))
     return planned
+
+
+def _refuse_other(cell: StudyRun, prepared: Prepared) -> None:
+    """Refuses a cell that was begun with other settings or, where they are drawn, other samples."""
+    cut = cell.run_dir / "partition.json"
+    if not cut.exists():
+        return
+    check_place(cell.launch)
+    if read_json(cut)["hash"] != prepared.partition.digest:
+        raise UserError(f"{cell.run_dir} was run with another --samples-per-client")
 
 
 def upload_bytes(run: RunConfig[Any]) -> int:
@@ -203,18 +213,8 @@ def figures(cell: StudyRun, result: JsonObject, peak: "Peaks") -> JsonObject:
 
 
 def is_finished(cell: StudyRun) -> bool:
-    """Whether the cell ran already, with the same settings.
-
-    Raises:
-        UserError: the cell's directory holds a run with other settings.
-    """
-    path = cell.run_dir / FIGURES
-    if not path.exists():
-        return False
-    check_place(replace(cell.launch, resume=True))  # refuses another configuration
-    if read_json(path)["drawn_with_replacement"] != (cell.drawn is not None):
-        raise UserError(f"{cell.run_dir} was run with another --samples-per-client")
-    return True
+    """Whether the cell ran already."""
+    return (cell.run_dir / FIGURES).exists()
 
 
 @dataclass

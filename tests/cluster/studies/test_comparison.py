@@ -138,6 +138,7 @@ def test_accuracy_that_still_rises_by_rounds_is_marked_beside_the_rank() -> None
     assert rising([LATE, LEARNED])
     assert not rising([LEARNED])
     assert not rising([[0.1, 0.9], []])
+    assert not rising([[0.1, 0.1, 0.5, 0.8, 0.8], [0.1, 0.2, 0.3, 0.7, 0.79]])  # 0 and 0.13
     results = [
         {"accuracy": c[-1], "protocol": "rounds", "rounds": 10, "accuracy_curve": c}
         for c in (LEARNED, LATE)

@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 from cluster.run.prepare import prepare
+from cluster.run.run_dir import claim
 from cluster.studies.study_runs import cells, parse_study, upload_bytes
 from cluster.study import main
+from fl.errors import UserError
+from fl.json_files import write_json
 from tests.cluster.studies.small_study import SMALL
 
 
@@ -89,6 +92,22 @@ def test_there_is_a_run_for_each_number_and_seed_smallest_first_and_a_begun_one_
     (tmp_path / "k3-seed2" / "config.yaml").touch()
     resumed = [cell.launch.resume for cell in cells(*parse_study(asked))]
     assert resumed == [False, True, False, False]
+
+
+def test_a_run_that_was_begun_with_other_samples_or_settings_is_refused(tmp_path: Path) -> None:
+    asked = [*SMALL, f"--output-dir={tmp_path}", "--num-clients=5"]
+    begun = [*asked, "--samples-per-client=400"]
+    (cell,) = cells(*parse_study(begun))
+    cut = prepare(cell.launch, drawn=cell.drawn).partition
+    write_json(claim(cell.launch) / "partition.json", {"hash": cut.digest})
+    assert len(cells(*parse_study(begun))) == 1
+    for given, said in (
+        ([*asked, "--samples-per-client=500"], "another --samples-per-client"),
+        (asked, "another --samples-per-client"),
+        ([*begun, "--alpha=0.1"], r"alpha: 0\.5 -> 0\.1"),
+    ):
+        with pytest.raises(UserError, match=said):
+            cells(*parse_study(given))
 
 
 def test_uploads_grow_with_the_clients_and_their_models() -> None:
