@@ -72,8 +72,9 @@ def _curve(run: SettingValues) -> list[float]:
 
 
 def curves(figure: Figure) -> np.ndarray:
-    """Accuracy, 0 to 1, by seed and epoch or round; the start is epoch 0."""
-    return np.array(list(map(_curve, figure.results)))
+    """Accuracy, 0 to 1, by seed and epoch or round, as far as all seeds have it; the start is epoch
+    0."""
+    return np.array(list(zip(*map(_curve, figure.results), strict=False))).T
 
 
 Columns = Mapping[str, str]

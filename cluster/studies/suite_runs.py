@@ -127,14 +127,13 @@ class Table:
 
     def write(self, folder: Path) -> None:
         """Prints the table and saves it as text, as JSON and, for a figure, as a picture."""
-        text, path, pictures = self.text(), folder / f"{self.stem}.md", self.pictures()
-        for file, picture in pictures.items():
-            write_atomically(folder / file, picture)
+        text, path = self.text(), folder / f"{self.stem}.md"
         write_atomically(path, text.encode())
         figures = as_json(self.name, self.scale, self.seeds, self.figures)
         write_json(path.with_suffix(".json"), figures)
         print(f"\n{text}\ntable    {path}")
-        for file in pictures:
+        for file, picture in self.pictures().items():
+            write_atomically(folder / file, picture)
             print(f"picture  {folder / file}")
 
 

@@ -57,6 +57,15 @@ def test_curves_are_the_mean_within_the_range_of_the_seeds() -> None:
     assert (low, high) == pytest.approx((0.3, max(map(max, CURVES))))
 
 
+def test_a_curve_is_drawn_as_far_as_all_seeds_have_it() -> None:
+    (one, *_) = figures("fig6")
+    first, second = one.results
+    stopped = first | {"accuracy_curve": first["accuracy_curve"][:1]}
+    (axes,) = EXHIBITS["fig6"].draw([replace(one, results=(stopped, second))]).axes
+    (line,) = axes.get_lines()
+    assert line.get_ydata() == pytest.approx([0.3, 0.55])
+
+
 def test_what_is_drawn_can_be_run_and_hfldds_further_pictures_have_names() -> None:
     assert EXHIBITS.keys() <= TABLES.keys()
     for name in (name for name in EXHIBITS if name.startswith("hfldd")):

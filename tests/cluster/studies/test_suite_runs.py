@@ -12,7 +12,8 @@ from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from cluster.run.run_dir import claim
 from cluster.studies import suite_runs
-from cluster.studies.comparison import Cell, as_markdown
+from cluster.studies.comparison import Cell, Figure, as_markdown
+from cluster.studies.exhibits import Exhibit
 from cluster.studies.suite_options import EXHIBITS, parse_suite
 from cluster.studies.suite_runs import Runs, describe
 from fl.errors import ClientFailed, UserError
@@ -94,6 +95,18 @@ def test_a_cell_whose_runs_all_failed_has_its_row_and_the_exit_status_says_so(
     cells = {c["method"]: c for c in json.loads((tmp_path / "grid.json").read_text())["cells"]}
     assert (cells["fedavg"]["seeds"], cells["fedprox"]["mean"]) == ([0, 1], None)
     assert len(cells["fedprox"]["failed"]) == 2
+
+
+def test_a_table_is_saved_before_its_picture_is_drawn(tmp_path: Path) -> None:
+    def fail(figures: object) -> None:
+        raise ZeroDivisionError
+
+    result = {"accuracy": 0.5, "protocol": "rounds"}
+    table = suite_runs.Table("t", None, [0], [Figure(CELL, (result,))], Exhibit(fail, "round"))
+    with pytest.raises(ZeroDivisionError):
+        table.write(tmp_path)
+    assert (tmp_path / "t.md").exists()
+    assert (tmp_path / "t.json").exists()
 
 
 def test_what_a_run_prepares_is_said_and_once_that_it_runs() -> None:
