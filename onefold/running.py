@@ -128,7 +128,7 @@ def _run(
     callbacks: Sequence[Listener],
     progress: bool,
 ) -> Result:
-    launch.refuse_smoke()
+    refuse_elsewhere(launch)
     if not launch.dry_run:
         check_place(launch)
     console = Console(quiet=not progress, markup=False)
@@ -155,6 +155,19 @@ def _run(
             figures["metrics"] = {name: metric(last) for name, metric in own.items()}
             write_json(run_dir / "result.json", figures)
     return Result(run_dir, figures)
+
+
+def refuse_elsewhere(launch: Launch) -> None:
+    """Refuses options that only the command can follow.
+
+    Raises:
+        UserError: a smoke run is asked for, or a job.
+    """
+    launch.refuse_smoke()
+    if launch.slurm.submit:
+        raise UserError(
+            "slurm goes with the command: onefold run --slurm, or start Python in a job"
+        )
 
 
 def _given_copies(listener: Listener) -> Listener:

@@ -221,6 +221,7 @@ def test_indices_are_of_the_samples_as_they_were_given(whole: bool, less: dict[s
         ({"partition": 4}, "expected a kind, a list of index arrays or"),
         ({"partition": [[0.5]]}, "client 0 has no list of whole numbers"),
         ({"epochs": 3}, "unknown option '--epochs'"),
+        ({"slurm": {"partition": "gpu"}}, "slurm goes with the command: onefold run --slurm"),
     ],
 )
 def test_a_wrong_object_is_one_line_that_says_what_was_expected(
