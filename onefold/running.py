@@ -93,10 +93,10 @@ def run(
     """
     given = {"data": data, "model": model, "method": method, "partition": partition, **settings}
     with plain_torch():
-        return _run(_launch(given, loss, augment), given, metrics or {}, callbacks, progress)
+        return _run(launch_of(given, loss, augment), given, metrics or {}, callbacks, progress)
 
 
-def _launch(given: Mapping[str, Any], loss: Any, augment: Any) -> Launch:
+def launch_of(given: Mapping[str, Any], loss: Any, augment: Any) -> Launch:
     """The settings as the command has them; objects are registered, and named in it."""
     data, model, method, partition = (given[name] for name in OBJECTS)
     settings = {name: value for name, value in given.items() if name not in OBJECTS}

@@ -2,21 +2,24 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from cluster.run.command_line import as_arguments, flatten, parse
+from cluster.run.command_line import as_arguments, check_run_name, flatten, parse
+from cluster.run.options import Launch
+from cluster.run.run_dir import check_place, locate
 from cluster.studies import suite_runs
 from cluster.studies.comparison import Cell
 from cluster.studies.grids import picture_over
-from cluster.studies.suite_runs import figure_of
+from cluster.studies.suite_runs import earlier, refuse_any, run_each
 from fl.config import RunConfig
 from fl.errors import UserError
-from onefold.result import Result
-from onefold.running import OBJECTS, run
+from fl.json_files import JsonObject
+from onefold.result import Result, plain_torch
+from onefold.running import OBJECTS, launch_of, refuse_elsewhere, run
 
 GIVEN = (*OBJECTS, "loss", "augment", "metrics", "callbacks")
 """Arguments of :func:`onefold.run` that are objects."""
@@ -44,9 +47,11 @@ def grid(
     *,
     name: str = "grid",
     output_dir: Path | str = "runs",
+    overwrite: bool = False,
     **settings: Any,
 ) -> Table:
-    """Runs every combination; what clients have trained before is taken from the store.
+    """Runs every combination that is not finished; what clients have trained before is taken from
+    the store. A run in which a client fails is reported, and the others go on.
 
     Args:
         axes: the values of each setting that is varied, by its name as for :func:`onefold.run`, or
@@ -54,39 +59,87 @@ def grid(
         data, model: as for :func:`onefold.run`; ``axes`` may have several models.
         name: of the table; the runs' names begin with it.
         output_dir: the folder of the runs and the table.
+        overwrite: whether runs of those names are replaced; without, finished ones with the same
+            settings are kept, and others refused.
         settings: further ones of :func:`onefold.run`, the same in all runs.
 
     Returns:
         The table, which is saved too, with a picture of accuracy over the first setting.
 
     Raises:
-        UserError: one line, for whatever is wrong.
+        UserError: one line, for whatever is wrong; before anything is run.
+        ClientFailed: no run has a result.
     """
+    check_run_name(name)
+    settings |= {"output_dir": output_dir, "overwrite": overwrite, "resume": not overwrite}
     listed, default = _listed(axes), _in_files(settings)
     seeds = listed.pop("seed", [settings.pop("seed", default.seed)])
     methods = listed.pop("method", [settings.pop("method", default.method)])
-    found: dict[tuple[str, str], list[Result]] = {}
-    cells: dict[tuple[str, str], Cell] = {}
-    for values in product(*listed.values()):
-        own = dict(zip(listed, values, strict=True))
-        shown = tuple((axis, _shown(value)) for axis, value in own.items())
-        row = "-".join(f"{axis}{value}" for axis, value in shown) or "data"
-        for method, seed in product(methods, seeds):
-            title = f"{name}-{row}-{_shown(method)}-seed{seed}"
-            given = {"data": data, "model": model, "method": method} | _flat(settings) | _flat(own)
-            given |= {"name": re.sub(r"[^\w.+-]", "_", title), "output_dir": output_dir}
-            result = run(**given, seed=seed, overwrite=True)
-            key = row, str(result.figures["method"])
-            cells.setdefault(key, Cell(*key, arguments=(), settings=shown))
-            found.setdefault(key, []).append(result)
-    figures = [
-        figure_of(cells[key], [(r.figures, r.path) for r in results])
-        for key, results in found.items()
-    ]
+    runs: dict[tuple[Cell, int], Launch] = {}
+    given: dict[str | None, dict[str, Any]] = {}
+    found: dict[str | None, Result] = {}
+    common = {"data": data, "model": model} | _flat(settings)
+    with plain_torch():
+        for cell, launch, what in _planned(name, listed, methods, seeds, common):
+            new = all(cell != other for other, _ in runs)
+            runs[cell, launch.run.seed], given[launch.name] = launch, what
+            if (old := _earlier(what, launch)) is not None:
+                found[launch.name] = old
+            elif new:
+                refuse_any({cell.name: launch})
+
+    def result_of(launch: Launch, title: str) -> JsonObject:
+        if launch.name not in found:
+            found[launch.name] = run(**given[launch.name])
+        return dict(found[launch.name].figures)
+
+    figures = run_each(runs, result_of)
     exhibit = picture_over({axis: tuple(map(_shown, own)) for axis, own in listed.items()}, name)
     written, folder = suite_runs.Table(name, None, seeds, figures, exhibit), Path(output_dir)
     written.write(folder)
-    return Table(found, written.text(), folder / f"{name}.png")
+    results: dict[tuple[str, str], list[Result]] = {(cell.row, cell.method): [] for cell, _ in runs}
+    for (cell, _), launch in runs.items():
+        if launch.name in found:
+            results[cell.row, cell.method].append(found[launch.name])
+    return Table(results, written.text(), folder / f"{name}.png")
+
+
+def _planned(
+    name: str,
+    axes: Mapping[str, Sequence[Any]],
+    methods: Sequence[Any],
+    seeds: Sequence[Any],
+    common: Mapping[str, Any],
+) -> Iterator[tuple[Cell, Launch, dict[str, Any]]]:
+    """Each run: its cell, its settings, and what :func:`onefold.run` is to be given."""
+    for values in product(*axes.values()):
+        own = dict(zip(axes, values, strict=True))
+        shown = tuple((axis, _shown(value)) for axis, value in own.items())
+        row = "-".join(f"{axis}{value}" for axis, value in shown) or "data"
+        for method, seed in product(methods, seeds):
+            title = re.sub(r"[^\w.+-]", "_", f"{name}-{row}-{_shown(method)}-seed{seed}")
+            given = {**common, "method": method, **_flat(own), "seed": seed, "name": title}
+            launch = _launch_of(given)
+            yield Cell(row, launch.run.method, arguments=(), settings=shown), launch, given
+
+
+def _launch_of(given: Mapping[str, Any]) -> Launch:
+    """A run's settings as the command has them; its objects are registered until the next one's."""
+    no_settings = {*GIVEN, "progress"} - {*OBJECTS}
+    own = dict.fromkeys(OBJECTS) | {n: v for n, v in given.items() if n not in no_settings}
+    launch = launch_of(own, given.get("loss"), given.get("augment"))
+    refuse_elsewhere(launch)
+    if launch.dry_run:
+        raise UserError("grid: dry_run goes with the command: onefold sweep --grid")
+    return launch
+
+
+def _earlier(given: Mapping[str, Any], launch: Launch) -> Result | None:
+    """The finished run of the same settings, unless something of the user's is to see it run."""
+    found = None if launch.overwrite else earlier(launch)
+    check_place(launch)
+    seen = given.get("metrics") or given.get("callbacks")
+    return None if found is None or seen else Result(locate(launch), found)
 
 
 def _in_files(settings: Mapping[str, Any]) -> RunConfig[Any]:

@@ -168,14 +168,26 @@ def run_all(runs: Runs) -> list[Figure]:
             with Steps(Console(markup=False)) as say:
                 say(f"checking {len(left)} {'cell' if len(left) == 1 else 'cells'}")
                 refuse_any(left)
+    return run_each(runs, _result)
+
+
+def run_each(runs: Runs, result_of: Callable[[Launch, str], JsonObject]) -> list[Figure]:
+    """The figures of all runs, each reported when it has ended; those of failed ones say so.
+
+    Args:
+        runs: by cell and seed.
+        result_of: makes a run's result, under a title.
+
+    Raises:
+        ClientFailed: no run has a result.
+    """
     found: dict[Cell, list[tuple[JsonObject, Path]]] = {cell: [] for cell, _ in runs}
     failed: dict[Cell, list[str]] = {cell: [] for cell in found}
     failure: ClientFailed | None = None
     for number, ((cell, seed), launch) in enumerate(runs.items(), start=1):
         title = f"[{number} of {len(runs)}] {cell.name} seed {seed}"
         try:
-            with Steps(Console(markup=False), title) as say:
-                result = _result(launch, say)
+            result = result_of(launch, title)
         except ClientFailed as error:
             failure, outcome = error, str(error)
             failed[cell].append(f"seed {seed}: {error}")
@@ -219,23 +231,33 @@ def refuse_any(launches: Mapping[str, Launch]) -> None:
             raise UserError(f"{name}: {error}") from None
 
 
-def _result(launch: Launch, say: Callable[[str], None]) -> JsonObject:
-    """The run's result: of an earlier run with the same settings, else of one run now."""
-    with refused_by_disk():
-        run_dir = locate(launch)
-        if finished(launch):
-            if changed := differences(run_dir / "config.yaml", launch.run):
-                other = ", ".join(changed.values())
-                raise UserError(
-                    f"{run_dir} is of another run ({other}); remove it, or name another"
-                )
-            return read_json(run_dir / "result.json")
-        prepared = prepare(launch, say=say)
-    from cluster.run.runner import execute
+def earlier(launch: Launch) -> JsonObject | None:
+    """The result of a finished run with the same settings; None where none is finished.
 
-    with claimed(launch) as run_dir:
-        quiet = Console(quiet=True, markup=False)
-        return execute(launch, prepared, run_dir, quiet, _heard(say))
+    Raises:
+        UserError: it has other settings.
+    """
+    if not finished(launch):
+        return None
+    run_dir = locate(launch)
+    if changed := differences(run_dir / "config.yaml", launch.run):
+        other = ", ".join(changed.values())
+        raise UserError(f"{run_dir} is of another run ({other}); remove it, or name another")
+    return read_json(run_dir / "result.json")
+
+
+def _result(launch: Launch, title: str) -> JsonObject:
+    """The run's result: of an earlier run with the same settings, else of one run now."""
+    with Steps(Console(markup=False), title) as say:
+        with refused_by_disk():
+            if result := earlier(launch):
+                return result
+            prepared = prepare(launch, say=say)
+        from cluster.run.runner import execute
+
+        with claimed(launch) as run_dir:
+            quiet = Console(quiet=True, markup=False)
+            return execute(launch, prepared, run_dir, quiet, _heard(say))
 
 
 def _heard(say: Callable[[str], None]) -> Listener:

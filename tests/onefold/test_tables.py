@@ -57,9 +57,64 @@ def test_every_combination_is_a_run_of_its_own_and_the_table_has_their_means() -
 def test_models_may_be_among_the_values_and_no_run_of_other_settings_is_taken() -> None:
     table = made({"model": [Wide, Narrow]}, method="fedavg")
     assert [row for row, _ in table.results] == ["modelWide", "modelNarrow"]
-    again = made({"model": [Wide, Narrow]}, method="fedavg", classifier={"epochs": 5})
+    other = {"method": "fedavg", "classifier": {"epochs": 5}}
+    with pytest.raises(onefold.UserError, match=r"another run \(classifier.epochs: 2 -> 5"):
+        made({"model": [Wide, Narrow]}, **other)
+    assert all(r.path.is_dir() for results in table.results.values() for r in results)
+    again = made({"model": [Wide, Narrow]}, overwrite=True, **other)
     for (result,) in again.results.values():
         assert result.figures["placements"][0]["reused"] is False
+
+
+def test_finished_runs_are_not_repeated() -> None:
+    axes = {"method": ["fedavg"], "seed": [0, 1]}
+    before = {f: f.stat().st_mtime_ns for f in result_files(made(axes, model=Wide))}
+    more = made({"method": ["fedavg", "fedprox"], "seed": [0, 1]}, model=Wide)
+    assert len(result_files(more)) == 4
+    assert {f: f.stat().st_mtime_ns for f in before} == before
+
+
+def result_files(table: Any) -> list[Path]:
+    return [r.path / "result.json" for results in table.results.values() for r in results]
+
+
+class Frail(Wide):
+    def forward(self, samples: Tensor) -> Tensor:
+        if self.training and Path("weather").exists():
+            raise RuntimeError("CUDA error: something broke")
+        return super().forward(samples)
+
+
+def test_a_client_that_fails_ends_its_run_and_not_the_table() -> None:
+    def spoil(event: onefold.Event) -> None:
+        if isinstance(event, onefold.RoundEnd):
+            Path("weather").touch()
+
+    axes, more = {"model": [Wide, Frail]}, {"method": "fedavg", "rounds": 2}
+    table = made(axes, callbacks=[spoil], **more)
+    assert {row: len(results) for (row, _), results in table.results.items()} == {
+        "modelWide": 1,
+        "modelFrail": 0,
+    }
+    assert "Failed: modelFrail-fedavg, seed 0: client 0 (Frail) failed: " in table.text
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"name": "mnist/alpha"}, "name must be a folder's name"),
+        ({"dry_run": True}, "dry_run goes with the command"),
+        ({"slurm": {"partition": "gpu"}}, "slurm goes with the command"),
+        ({"axes": {"alpha": [0.5, 0.0]}}, "alpha"),
+        ({"axes": {"model": [Wide, nn.Flatten], "method": ["fedavg"]}}, "modelFlatten-fedavg: "),
+    ],
+)
+def test_what_is_wrong_with_a_later_cell_is_said_before_anything_runs(
+    given: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(onefold.UserError, match=line):
+        made(**{"axes": {"method": ["fedavg"]}, "model": Wide, **given})
+    assert not list(Path().glob("runs/*"))
 
 
 def test_a_files_method_and_seed_and_the_rest_of_a_group_are_kept() -> None:
