@@ -112,6 +112,7 @@ MARKS = {
     f"{STILL_FALLING:.0%} of its whole rise.",
     "clients": "Clients: at half of the clients or more the loss of their own training hardly "
     "fell, or still fell at its end.",
+    "dropped": "Dropped: the most clients of a run that failed for good; it went on without them.",
 }
 """What stands in place of a rank or beside it, and what it means."""
 FLOORS = {"local": "training alone", "fedavg": "fedavg"}
@@ -150,12 +151,15 @@ class Figure:
 
     @property
     def mark(self) -> str:
-        """What beside the rank says that it has not converged: by rounds, or at the clients."""
+        """What beside the rank says that it has not converged, by rounds or at the clients, or is
+        without some of these."""
         marks = []
         if rising([r.get("accuracy_curve", ()) for r in self.results if r.get("rounds", 1) > 1]):
             marks.append("rising")
         if untrained_clients(self.client_losses):
             marks.append("clients")
+        if lost := max((len(r.get("dropped", ())) for r in self.results), default=0):
+            marks.append(f"{lost} dropped")
         return f" ({', '.join(marks)})" if marks else ""
 
     @property
@@ -254,6 +258,7 @@ def as_json(
             "seeds": [result.get("seed") for result in figure.results],
             "accuracies": [100 * a for a in figure.accuracies],
             "failed": list(figure.failed),
+            "dropped": [sorted(result.get("dropped", ())) for result in figure.results],
             "mean": figure.mean if figure.results else None,
             "spread": figure.spread,
             "paper_mean": figure.cell.paper and figure.cell.paper.mean,
@@ -327,6 +332,8 @@ def _by_row(figures: Sequence[Figure]) -> list[list[Figure]]:
 
 
 def _ranks(values: Sequence[float | None]) -> list[str]:
-    """1 for the largest; equal values share a rank; a missing value has none."""
+    """1 for the largest; equal values share a rank; a missing value has none, nor has one alone."""
+    if len(values) == 1:
+        return [NOTHING]
     there = [value for value in values if value is not None]
     return [NOTHING if v is None else str(1 + sum(other > v for other in there)) for v in values]

@@ -103,6 +103,7 @@ def _row(group: Group, groups: Sequence[Group]) -> dict[str, str]:
     target = _target([run for other in groups for run in other])
     reached = [(run.result.get("rounds_to") or {}).get(target, 0) for run in group]
     below = _below_alone(group, groups)
+    dropped = max(len(run.result.get("dropped") or ()) for run in group)
     return {
         "Run": _name(group),
         "Method": first["method"],
@@ -113,6 +114,7 @@ def _row(group: Group, groups: Sequence[Group]) -> dict[str, str]:
         "Start": percent(start),
         "Gain": points(accuracy - start),
         "Below alone": NONE if below is None else str(below),
+        "Dropped": str(dropped or NONE),
         "Sent up": size(_mean(group, "bytes_up")),
         "Time": duration(fmean(run.result["seconds"]["total"] for run in group)),
         "Protocol": first["protocol"],

@@ -72,7 +72,7 @@ def test_a_teachers_accuracy_stands_beside_what_learned_from_it() -> None:
 def test_rows_are_ranked_each_by_itself() -> None:
     figures = [figure("a", 0.1, 0.1), figure("b", 0.9, 0.9, row="other")]
     table = as_markdown("table3", "small", [0, 1], figures)
-    assert table.count("| 1 | 1 |") == 2
+    assert table.count("| - | - |") == 2  # a row of one has no rank: rows are not compared
     assert "separate" not in table  # a row of one has no neighbours
 
 
@@ -170,8 +170,21 @@ def test_clients_that_have_not_learned_their_samples_are_marked(tmp_path: Path) 
     assert client_curves(tmp_path) == {0: falling, 1: at_rest}
     shown = replace(figure("a", 0.5, paper=None), client_losses=({0: falling},))
     text = as_markdown("t", "small", [0], [shown])
-    assert "| row | a | 50.00 | 1 (clients) |" in text
+    assert "| row | a | 50.00 | - (clients) |" in text
     assert "Clients: at half of the clients" in text
+
+
+def test_a_cell_says_how_many_clients_a_run_dropped() -> None:
+    whole, lost = figure("a", 0.5, 0.5, paper=None), figure("b", 0.6, 0.6, paper=None)
+    first, second = lost.results
+    lost = replace(lost, results=(first | {"dropped": {"3": "why", "1": "why"}}, second))
+    text = as_markdown("t", None, [0, 1], [whole, lost])
+    assert "| row | b | 60.00 ± 0.00 | 1 (2 dropped) |" in text
+    assert "Dropped: the most clients" in text
+    assert "Clients: " not in text
+    assert "Dropped: " not in as_markdown("t", None, [0, 1], [whole])
+    cells = as_json("t", None, [0, 1], [whole, lost])["cells"]
+    assert [cell["dropped"] for cell in cells] == [[[], []], [["1", "3"], []]]
 
 
 def test_who_is_below_a_floor_is_told() -> None:

@@ -151,6 +151,12 @@ def test_clients_below_their_accuracy_alone_are_counted(
     assert "Below alone" not in table([make_scored("again"), other], tmp_path)[0][0]
 
 
+def test_dropped_clients_are_counted(make_run: MakeRun, tmp_path: Path) -> None:
+    lost = change(make_run("lost"), {"dropped": {"2": "CUDA error"}})
+    rows, _ = table([lost, make_run("whole")], tmp_path)
+    assert {row["Run"]: row["Dropped"] for row in rows} == {"lost": "1", "whole": NONE}
+
+
 def test_runs_alone_on_other_data_or_several_are_not_compared_with(
     make_scored: MakeRun, tmp_path: Path
 ) -> None:
