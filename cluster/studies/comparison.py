@@ -13,6 +13,7 @@ from scipy.stats import ttest_rel
 
 from cluster.studies.convergence import STILL_FALLING, rising, still_falling, untrained_clients
 from fl.json_files import JsonObject, SettingValues
+from fl.report.read import METRICS
 
 # A cell of a table, and the papers' printed figures beside it (``published.yaml``).
 
@@ -217,7 +218,9 @@ def as_markdown(
     alike = len({figure.scored_on for figure in there}) == 1
     printed = any(figure.cell.paper for figure in figures)
     taught = any(figure.teacher for figure in figures)
-    metric = "UA, %" if "ua" in there[0].results[0] and alike else "Accuracy, %"
+    metric = f"{metric_name(there)}, %"
+    if metric == "Accuracy, %" and alike and "ua" in there[0].results[0]:
+        metric = "UA, %"
     lines = []
     for row in _by_row(figures):
         ours = _ranks([None if figure.unranked else figure.mean for figure in row])
@@ -240,6 +243,13 @@ def as_markdown(
     return "\n".join([heading, "", *table(lines), "", *remarks(figures, alike=alike), ""])
 
 
+def metric_name(figures: Sequence[Figure]) -> str:
+    """What the results' accuracy is; of several metrics a word for each of them."""
+    metrics = {str(result.get("metric", "accuracy")) for f in figures for result in f.results}
+    names = [METRICS.get(metric, metric) for metric in metrics]
+    return names[0] if len(names) == 1 else "Score"
+
+
 def table(rows: Sequence[Mapping[str, str]]) -> list[str]:
     """The lines of a table in Markdown, of rows by column; what a row lacks is a dash."""
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -255,6 +265,7 @@ def as_json(
         {
             "row": figure.cell.row,
             "method": figure.cell.method,
+            "metric": figure.results[0].get("metric") if figure.results else None,
             "seeds": [result.get("seed") for result in figure.results],
             "accuracies": [100 * a for a in figure.accuracies],
             "failed": list(figure.failed),

@@ -12,7 +12,15 @@ from matplotlib import figure as drawn
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from cluster.studies.comparison import NOTHING, Figure, published, shown, spread, table
+from cluster.studies.comparison import (
+    NOTHING,
+    Figure,
+    metric_name,
+    published,
+    shown,
+    spread,
+    table,
+)
 from fl.json_files import SettingValues
 from fl.report import style
 
@@ -344,7 +352,7 @@ class Exhibit:
     describe: Describe = lambda figures: []
     """Not given where the table of accuracies states all that the figure shows."""
     y: str = "accuracy"
-    """Label of the vertical axis; accuracies are from 0 to 1, and shown in percent."""
+    """Label of the vertical axis; accuracies, named by their metric, are shown in percent."""
     scale: str = "linear"
     """Of the vertical axis, as Matplotlib names it."""
     also: Mapping[str, "Exhibit"] = field(default_factory=dict)
@@ -367,7 +375,7 @@ class Exhibit:
         for title, axes in zip(places, panels, strict=True):
             axes.set(xlabel=self.x, yscale=self.scale)
             axes.set_title(title, fontsize=style.LABEL, color=style.INK)
-        panels[0].set(ylabel=self.y)
+        panels[0].set(ylabel=metric_name(figures).lower() if self.y == "accuracy" else self.y)
         if self.y == "accuracy":
             panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
         named = {handle.get_label(): handle for axes in panels for handle in axes.get_lines()}

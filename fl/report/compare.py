@@ -204,7 +204,7 @@ def accuracy_curves(groups: Sequence[Group]) -> Figure:
             spread = values.std(axis=0, ddof=1)
             band = axes.fill_between(steps, means - spread, means + spread, color=line.get_color())
             band.set(alpha=0.16, linewidth=0)
-    style.accuracy_axis(axes)
+    style.accuracy_axis(axes, _metric(groups).lower())
     style.count_axis(axes, _step(groups))
     style.legend(axes)
     return figure

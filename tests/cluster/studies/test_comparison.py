@@ -16,6 +16,7 @@ from cluster.studies.convergence import (
     still_falling,
     untrained_clients,
 )
+from cluster.studies.exhibits import Exhibit, over_time
 
 
 def figure(method: str, *accuracies: float, row: str = "row", paper: float | None = 90) -> Figure:
@@ -172,6 +173,17 @@ def test_clients_that_have_not_learned_their_samples_are_marked(tmp_path: Path) 
     text = as_markdown("t", "small", [0], [shown])
     assert "| row | a | 50.00 | - (clients) |" in text
     assert "Clients: at half of the clients" in text
+
+
+def test_r2_is_not_called_accuracy() -> None:
+    result = {"accuracy": 0.4, "metric": "R2", "protocol": "rounds"}
+    curve = {"start_accuracy": -1.0, "accuracy_curve": [0.4]}
+    found = Figure(Cell("row", "fedavg", ()), (result | curve,))
+    assert "| Row | Method | R², % | Rank |" in as_markdown("t", None, [0], [found])
+    (axes,) = Exhibit(over_time, "round", place=lambda figure: "").draw([found]).axes
+    assert axes.get_ylabel() == "r²"
+    (cell,) = as_json("t", None, [0], [found])["cells"]
+    assert cell["metric"] == "R2"
 
 
 def test_a_cell_says_how_many_clients_a_run_dropped() -> None:
