@@ -81,16 +81,17 @@ def check_space(space: Space, options: SweepOptions, launch: Launch) -> None:
     """Refuses, before any trial starts, values that the configuration would refuse in one.
 
     Raises:
-        UserError: the end of a range is no value of the setting, a grid has too many points, there
-            is no epoch that the scheduler or metric needs.
+        UserError: a choice or an end of a range is no value of its setting, a grid has too many
+            points, there is no epoch that the scheduler or metric needs.
     """
     if get_method(launch.run.method).spaces.epochs is None:
         for name, needed in {"metric": "accuracy", "scheduler": "fifo"}.items():
             if (given := getattr(options, name)) != needed:
                 without = f"{launch.run.method} has no one fit to judge by"
                 raise UserError(f"{name} must be {needed}, got {given}: {without}")
-    for end in (0, -1):
-        values = {name: distribution.grid[end] for name, distribution in space.items()}
+    grids = {name: distribution.grid for name, distribution in space.items()}
+    for index in range(max(map(len, grids.values()))):
+        values = {name: grid[min(index, len(grid) - 1)] for name, grid in grids.items()}
         try:  # all at once, and only where that is refused each by itself
             _try_out(values, launch)
         except UserError:

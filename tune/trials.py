@@ -13,7 +13,7 @@ from cluster.hardware.inventory import Inventory
 from cluster.run.command_line import as_arguments, flatten, parse
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
-from cluster.run.run_dir import claimed, nested
+from cluster.run.run_dir import claimed, locate, nested
 from fl.errors import UserError
 from fl.events import Event
 from fl.json_files import JsonObject, SettingValues, read_json_if_whole, write_json
@@ -70,6 +70,9 @@ def run_trial(
     from cluster.run.runner import CHECKPOINTS, execute
 
     with ExitStack() as held:
+        if not (locate(launch) / "config.yaml").exists():  # it failed before it could start
+            for name in (SETTINGS, FAILURE):
+                (locate(launch) / name).unlink(missing_ok=True)
         try:
             run_dir = held.enter_context(claimed(launch))
         except UserError:

@@ -36,7 +36,7 @@ from cluster.run.steps import Steps
 from fl.errors import UserError
 from fl.events import Event
 from fl.federation import Request
-from fl.json_files import JsonObject
+from fl.json_files import JsonObject, write_json
 from fl.report.words import tally
 from fl.spaces import Choice, Distribution, Integers, LogUniform, Space
 from tune.folder import add_seconds, write_configuration
@@ -44,7 +44,7 @@ from tune.options import METRICS, SweepOptions
 from tune.outcome import compare, listed, print_trials
 from tune.rows import is_epoch, last_scores, ranked, read_rows, reported, savings
 from tune.spaces import longest_fit, num_trials
-from tune.trials import DEFAULT, FAILURE, default_run, derive, run_trial, share_of
+from tune.trials import DEFAULT, FAILURE, SETTINGS, default_run, derive, run_trial, share_of
 from tune.tune_internals import number_in
 
 
@@ -314,7 +314,7 @@ def trainable_of(
     def trial(settings: JsonObject) -> None:
         # As many threads as its bundle has cores, as other trials use the other cores.
         torch.set_num_threads(max(1, share.cpus))
-        plain = {n: v.item() if hasattr(v, "item") else v for n, v in settings.items()}
+        plain = plain_values(settings)
         name = f"{launch.name}/trials/{number_in(tune.get_context().get_trial_id())}"
         own = derive(launch, plain, name, validation=options.validation)
         ready = partial(prepare_in_bundle, share=share)
@@ -322,6 +322,11 @@ def trainable_of(
         tune.report({**last_scores(launch.output_dir / name), FINISHED: True})
 
     return trial
+
+
+def plain_values(settings: Mapping[str, Any]) -> JsonObject:
+    """A trial's settings, without NumPy's numbers, which some searchers give."""
+    return {n: v.item() if hasattr(v, "item") else v for n, v in settings.items()}
 
 
 def report(event: Event) -> None:
@@ -347,12 +352,15 @@ class Lines(tune.Callback):
         self._print(trial, text)
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **_: Any) -> None:
-        """Prints that it failed; the reason is in its directory, even if Tune never started it."""
+        """Prints that it failed; the reason is in its directory, even if it never had one."""
         run_dir = (
             Path(trial.remote_experiment_path).parents[1] / "trials" / number_in(trial.trial_id)
         )
-        if run_dir.exists() and not (run_dir / FAILURE).exists() and trial.error_file:
-            last = Path(trial.error_file).read_text().strip().splitlines()[-1]
+        if not (run_dir / FAILURE).exists():
+            told = Path(trial.error_file).read_text().split("\n") if trial.error_file else []
+            last = next((line for line in reversed(told) if line.strip()), "Ray Tune does not say")
+            run_dir.mkdir(parents=True, exist_ok=True)
+            write_json(run_dir / SETTINGS, plain_values(trial.config))
             (run_dir / FAILURE).write_text(f"{last}\n")
         self._print(trial, "failed")
 

@@ -68,6 +68,7 @@ def test_values_that_the_configuration_refuses_are_found_before_a_trial() -> Non
         "fusion.epochs": Uniform(1, 3.5),
         "filter": Choice(("nearest", "farthest")),
         "fusion.lr": Choice((0.1, "fast")),
+        "lam": Choice((0.3, 7.0, 0.6)),
     }.items():
         with pytest.raises(UserError, match=name):
             check_space({name: values}, options, launch)

@@ -159,6 +159,15 @@ def test_why_a_trial_failed_is_one_line_until_it_succeeds(
     assert read_result(trial) == {"accuracy": 0.6}
 
 
+def test_a_trial_that_failed_before_it_had_a_run_is_tried_again(
+    launch: Launch, execution: Execution, tmp_path: Path
+) -> None:
+    (tmp_path / "trial").mkdir()
+    for name in (SETTINGS, FAILURE):
+        (tmp_path / "trial" / name).write_text("{}")
+    assert tried(launch, {"keep": 0.6}) == {"accuracy": 0.6}
+
+
 def test_a_trial_has_a_part_of_the_machine() -> None:
     gpus = tuple(Gpu(uuid=f"GPU-{k}", name="H200", memory_bytes=10**11) for k in range(4))
     whole = Inventory(node="host", cpus=16, memory_bytes=10**12, gpus=gpus, source="machine")

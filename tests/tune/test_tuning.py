@@ -18,6 +18,7 @@ from tests.tune.made_up import epoch, event
 from tests.tune.made_up import trial as directory
 from tune import tuning
 from tune.options import SweepOptions
+from tune.rows import read_rows
 from tune.trials import FAILURE
 from tune.tuning import (
     DRIVER_BYTES,
@@ -122,7 +123,9 @@ def test_why_a_trial_failed_is_what_it_said_itself_else_what_tune_says(tmp_path:
         Lines().on_trial_error(0, [], trial(number, tmp_path, error_file=str(error)))
     reasons = [(tmp_path / "trials" / f"0000{k}" / FAILURE).read_text() for k in (0, 1)]
     assert reasons == ["UserError: too few\n", "ActorDiedError: killed\n"]
-    assert not (tmp_path / "trials" / "00002").exists()
+    row = read_rows(tmp_path / "trials", {})[-1]
+    assert (row.name, row.status, row.reason) == ("00002", "failed", "ActorDiedError: killed")
+    assert row.settings["filter"] == "none"
 
 
 @pytest.mark.parametrize("content", [b"", b"no pickle", b"\x80\x05\x95"])
