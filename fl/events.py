@@ -261,11 +261,10 @@ class Events:
 
     def go_on(self, earlier: Mapping[str, float]) -> None:
         """Adds the seconds that the run had taken when it was last saved."""
-        for name, took in earlier.items():
-            if name == "total":
-                self.earlier_seconds += took
-            else:
-                self.phase_seconds[name] = self.phase_seconds.get(name, 0.0) + took
+        phases = dict(earlier)
+        self.earlier_seconds += phases.pop("total", 0.0)
+        for name, took in phases.items():
+            self.phase_seconds[name] = self.phase_seconds.get(name, 0.0) + took
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

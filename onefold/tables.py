@@ -81,6 +81,8 @@ def grid(
     common = {"data": data, "model": model} | _flat(settings)
     with plain_torch():
         for cell, launch, what in _planned(name, listed, methods, seeds, common):
+            if launch.name in given:
+                raise UserError(f"grid: two runs would have the name {launch.name}")
             new = all(cell != other for other, _ in runs)
             runs[cell, launch.run.seed], given[launch.name] = launch, what
             if (old := _earlier(what, launch)) is not None:

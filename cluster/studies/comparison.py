@@ -269,7 +269,7 @@ def as_json(
             "seeds": [result.get("seed") for result in figure.results],
             "accuracies": [100 * a for a in figure.accuracies],
             "failed": list(figure.failed),
-            "dropped": [sorted(result.get("dropped", ())) for result in figure.results],
+            "dropped": [sorted(map(int, r.get("dropped", ()))) for r in figure.results],
             "mean": figure.mean if figure.results else None,
             "spread": figure.spread,
             "paper_mean": figure.cell.paper and figure.cell.paper.mean,

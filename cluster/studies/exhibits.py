@@ -12,15 +12,7 @@ from matplotlib import figure as drawn
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from cluster.studies.comparison import (
-    NOTHING,
-    Figure,
-    metric_name,
-    published,
-    shown,
-    spread,
-    table,
-)
+from cluster.studies.comparison import NOTHING, Figure, metric_name, published, shown, spread, table
 from fl.json_files import SettingValues
 from fl.report import style
 

@@ -99,6 +99,19 @@ def test_a_client_that_fails_ends_its_run_and_not_the_table() -> None:
     assert "Failed: modelFrail-fedavg, seed 0: client 0 (Frail) failed: " in table.text
 
 
+def alike(name: str) -> Any:
+    """A loss of that name."""
+
+    def loss(answers: Tensor, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(answers, labels)
+
+    loss.__name__ = name
+    return loss
+
+
+ALIKE = [alike("a:b"), alike("a_b")]
+
+
 @pytest.mark.parametrize(
     ("given", "line"),
     [
@@ -106,6 +119,7 @@ def test_a_client_that_fails_ends_its_run_and_not_the_table() -> None:
         ({"dry_run": True}, "dry_run goes with the command"),
         ({"slurm": {"partition": "gpu"}}, "slurm goes with the command"),
         ({"axes": {"alpha": [0.5, 0.0]}}, "alpha"),
+        ({"axes": {"loss": ALIKE, "method": ["fedavg"]}}, "two runs would have the name mine-"),
         ({"axes": {"model": [Wide, nn.Flatten], "method": ["fedavg"]}}, "modelFlatten-fedavg: "),
     ],
 )

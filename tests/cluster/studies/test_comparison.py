@@ -196,7 +196,7 @@ def test_a_cell_says_how_many_clients_a_run_dropped() -> None:
     assert "Clients: " not in text
     assert "Dropped: " not in as_markdown("t", None, [0, 1], [whole])
     cells = as_json("t", None, [0, 1], [whole, lost])["cells"]
-    assert [cell["dropped"] for cell in cells] == [[[], []], [["1", "3"], []]]
+    assert [cell["dropped"] for cell in cells] == [[[], []], [[1, 3], []]]
 
 
 def test_who_is_below_a_floor_is_told() -> None:
