@@ -15,8 +15,8 @@ def arithmetic(device: torch.device, *, tf32: bool) -> Iterator[None]:
     On a GPU, torch's own default rounds the factors of convolutions to TF32, and those of matrix
     products not. Inside, both are rounded or neither is, and operations that could add in another
     order each time take a way that does not. An operation that has no such way warns. On the CPU
-    the user may have asked torch for products in bfloat16, or for no denormal numbers: not inside,
-    as uploads are kept for other runs.
+    the user may have asked torch for products in bfloat16, or this thread for no denormal numbers:
+    not inside, as uploads are kept for other runs.
 
     Args:
         device: where the passes run.

@@ -72,10 +72,9 @@ def seed_streams(seed: int) -> None:
 def stream_states() -> bytes:
     """How far the global streams have been drawn from."""
     kind, keys, *place = np.random.get_state()
-    states: tuple[bytes, ...]
-    states = torch.get_rng_state().numpy().tobytes(), np.asarray(keys).tobytes()
+    states = [torch.get_rng_state().numpy().tobytes(), np.asarray(keys).tobytes()]
     if torch.cuda.is_initialized():
-        states += (torch.cuda.get_rng_state().numpy().tobytes(),)
+        states.append(torch.cuda.get_rng_state().numpy().tobytes())
     return b"".join(states) + f"{kind} {place} {random.getstate()}".encode()
 
 

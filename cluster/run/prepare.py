@@ -146,9 +146,10 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
     with _named(run):
         assignments = _assignments(run, method, run_spec)
     changes = changes_of(run, assignments)
-    trainings = {assignment.training for assignment in assignments}
-    trainings |= {replace(assignments[k].training, **dict(own)) for k, own in changes.items()}
-    for training in trainings:
+    trainings = [assignment.training for assignment in assignments]
+    trainings += [replace(assignments[k].training, **dict(own)) for k, own in changes.items()]
+    # A model is built and tried for each of these, which differ in no more than its settings.
+    for training in {_tried_as(training): training for training in trainings}.values():
         refuse_large(training, run_spec)
         _check_own_model(training, method, run_spec, dp=run.dp.epsilon is not None)
     inventory = inventory or _inventory(launch)
@@ -210,11 +211,17 @@ def _change(name: str, text: str, training: Training) -> tuple[str, object]:
         raise unknown("setting", name, names)
     if not text:
         raise UserError(f"{text!r} is no value")
-    kind = get_type_hints(ClassifierConfig)[name]
+    kind = get_type_hints(type(training))[name]
     for number in {int, float} & {kind, *get_args(kind)}:
         with suppress(ValueError):
             return name, number(text)
     return name, text
+
+
+def _tried_as(training: Training) -> tuple[object, ...]:
+    """What the checks of a client's model depend on."""
+    own = (getattr(training, name, None) for name in ("model", "width", "micro_batch"))
+    return type(training), *own
 
 
 def _check_own_model(training: Training, method: Method, run_spec: RunSpec, *, dp: bool) -> None:
@@ -304,6 +311,7 @@ def prepare(
     inventory: Inventory | None = None,
     *,
     drawn: int | None = None,
+    measured: bool = True,
     say: Callable[[str], None] = silent,
     checked: Callable[[Inventory], None] = lambda inventory: None,
 ) -> Prepared:
@@ -314,6 +322,7 @@ def prepare(
         inventory: what it may use. Default: what there is on this machine or cluster.
         drawn: number of samples to draw with replacement from the training samples and cut in
             their place, for a study with more clients than there is data for.
+        measured: whether to measure what clients need, where that is not stated.
         say: called with each step as it begins.
         checked: called with the inventory once nothing that was configured rules the run out, and
             what takes time begins.
@@ -331,7 +340,8 @@ def prepare(
     _check_tested(run, dataset, partition)
     requests = admitted.requests
     # A Slurm job measures on its own node.
-    if (launch.runtime == "ray" or launch.smoke) and not launch.slurm.submit:
+    measured &= launch.runtime == "ray" or launch.smoke
+    if measured and not launch.slurm.submit:
         say("measuring what clients need")
         requests = _measured(launch, admitted, partition)
     if admitted.method.auxiliary is not None:
@@ -350,7 +360,10 @@ def prepare(
 
 
 def _varies(split: Split, rows: Any = slice(None)) -> bool:
-    return isinstance(split.images, Lazy) and split.images[rows].varies
+    try:
+        return isinstance(split.images, Lazy) and split.images[rows].varies
+    except ValueError as error:  # what it reads now is no sample
+        raise UserError(str(error)) from None
 
 
 def _check_transforms(admitted: Admitted, train: Split) -> None:

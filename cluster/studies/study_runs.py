@@ -21,7 +21,7 @@ from cluster.run.command_line import parse, parse_record
 from cluster.run.early_ray import EarlyRay
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared, prepare
-from cluster.run.run_dir import check_place, claimed, locate
+from cluster.run.run_dir import check_place, claimed, differences, locate
 from cluster.run.steps import Steps, silent
 from cluster.studies.suite_options import numbers
 from fl.bounds import Count, Settings
@@ -213,8 +213,9 @@ def figures(cell: StudyRun, result: JsonObject, peak: "Peaks") -> JsonObject:
 
 
 def is_finished(cell: StudyRun) -> bool:
-    """Whether the cell ran already."""
-    return (cell.run_dir / FIGURES).exists()
+    """Whether the cell ran already, as far as is asked for now: it may go on to more rounds."""
+    there = (cell.run_dir / FIGURES).exists()
+    return there and not differences(cell.run_dir / "config.yaml", cell.launch.run)
 
 
 @dataclass

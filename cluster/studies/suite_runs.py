@@ -226,7 +226,7 @@ def refuse_any(launches: Mapping[str, Launch]) -> None:
     """
     for name, launch in launches.items():
         try:
-            prepare(replace(launch, runtime="inprocess"))
+            prepare(launch, measured=False)
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
 
@@ -242,7 +242,10 @@ def earlier(launch: Launch) -> JsonObject | None:
     run_dir = locate(launch)
     if changed := differences(run_dir / "config.yaml", launch.run):
         other = ", ".join(changed.values())
-        raise UserError(f"{run_dir} is of another run ({other}); remove it, or name another")
+        raise UserError(
+            f"{run_dir} is of another run ({other}); name another, or remove it: in Python by "
+            "overwrite=True"
+        )
     return read_json(run_dir / "result.json")
 
 

@@ -60,6 +60,11 @@ class Shard:
         """Whether samples are to be read, or changed, each time that they are trained on."""
         return self.augment is not None or not isinstance(self.samples, Tensor)
 
+    @property
+    def changes(self) -> bool:
+        """Whether a sample may be another one each time that it is read."""
+        return self.augment is not None or getattr(self.samples, "draws", False)
+
     def batch(self, rows: Tensor, stream: torch.Generator) -> Tensor:
         """The samples at ``rows``, int64 (B,), to train on: read and changed anew, with random
         numbers of the client's own stream."""

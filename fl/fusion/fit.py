@@ -23,10 +23,11 @@ from fl.fusion.whole_batch import (
     is_our_loss,
     is_our_model,
     keeps_rows_apart,
+    members_of,
     needs_whole_batch,
+    says_what_it_is,
 )
 from fl.json_files import JsonObject
-from fl.models.ensemble import Ensemble
 from fl.seeding import seed_for, seed_streams, streams_restored, torch_generator
 from fl.server import Loss
 from fl.training import captured
@@ -142,10 +143,12 @@ class Fit:
         first = next(iter(data.values()))
         self._size, self._home = len(first), first.device
         self._device = next(model.parameters()).device
-        self._ours = is_our_model(model) and is_our_loss(spec.loss)
-        self._apart = is_our_model(model) or (
-            "images" in data and keeps_rows_apart(model, data["images"][:4].to(self._device))
-        )
+        ours = is_our_model(model)
+        self._ours = ours and is_our_loss(spec.loss)
+        self._apart = ours or "images" in data
+        if self._apart and not ours:
+            batch = data["images"][: config.batch_size].to(self._device)
+            self._apart = keeps_rows_apart(model, batch)
         self._group = group or Group()
         self.undivided = self._undivided() if self._group.size > 1 else None
         """Why each of several ranks trains on whole batches; None if they share them."""
@@ -175,10 +178,13 @@ class Fit:
         """Why not every rank can take a slice of each batch, so that each takes all of it."""
         apart = torch.tensor([float(self._apart)], device=self._device)
         self._group.sum(apart)  # that all ranks do the same
+        name = type(self._model).__name__
         if apart < self._group.size:
-            name = type(self._model).__name__
-            return f"{name} mixes a batch's rows, draws numbers or counts in training"
-        if is_our_loss(self._spec.loss) or hasattr(self._spec.loss, "whole_batch"):
+            self._apart = False
+            if "images" in self._data:
+                return f"{name} mixes a batch's rows, draws numbers or counts in training"
+            return f"{name} cannot be tried without a column images"
+        if says_what_it_is(self._spec.loss):
             return None
         return "its loss has no attribute whole_batch, to be False for a mean over samples"
 
@@ -274,8 +280,7 @@ class Fit:
         """Changes the gradients between the backward pass and the update."""
         self._reduced.scale_gradients()
         if self._config.clip is not None:
-            model = self._model
-            for part in model.members if isinstance(model, Ensemble) else [model]:
+            for part in members_of(self._model):
                 nn.utils.clip_grad_norm_(part.parameters(), self._config.clip)
 
     def _own_loss(self, epoch: int, rows: Tensor) -> Tensor:

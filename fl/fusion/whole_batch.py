@@ -89,12 +89,12 @@ def needs_whole_batch(model: nn.Module, loss: Loss) -> bool:
 
     It would if the model has BatchNorm, or the loss states so by a true ``whole_batch``.
     """
-    return bool(norms_of(model)) or getattr(loss, "whole_batch", False)
+    return bool(norms_of(model)) or getattr(_unwrapped(loss), "whole_batch", False)
 
 
 def norms_of(model: nn.Module) -> list[AnyBatchNorm]:
     """The model's BatchNorm layers that compute as torch's do."""
-    ways = {nn.modules.batchnorm._BatchNorm.forward, nn.SyncBatchNorm.forward}
+    ways = {nn.BatchNorm1d.forward, nn.BatchNorm2d.forward, nn.SyncBatchNorm.forward}
     return [
         module
         for module in model.modules()
@@ -114,10 +114,19 @@ def is_our_model(model: nn.Module) -> bool:
 
 def is_our_loss(loss: Loss) -> bool:
     """Whether the loss is of this package: then it is a mean over samples, or says if it is not."""
-    own: Any = loss
-    while isinstance(own, partial):
-        own = own.func
+    own = _unwrapped(loss)
     return _is_ours(own) or _is_ours(type(own))
+
+
+def says_what_it_is(loss: Loss) -> bool:
+    """Whether a loss is known to be a mean over samples, or to be none."""
+    return is_our_loss(loss) or hasattr(_unwrapped(loss), "whole_batch")
+
+
+def _unwrapped(loss: Any) -> Any:
+    while isinstance(loss, partial):
+        loss = loss.func
+    return loss
 
 
 def _is_ours(thing: Any) -> bool:
@@ -127,8 +136,9 @@ def _is_ours(thing: Any) -> bool:
 @torch.no_grad()
 def keeps_rows_apart(model: nn.Module, images: Tensor) -> bool:
     """Whether a user's model answers each of some rows alike whatever the others are, BatchNorm and
-    dropout aside, and does nothing else in training but that. A copy is tried."""
-    trial, count = copied(model).train(), min(4, len(images))
+    dropout aside, and does nothing else in training but that. A copy is tried, on all rows and on
+    about half of them: of a batch, as it may mix rows in groups."""
+    trial, count = copied(model).train(), len(images)
     buffers, streams = [b.clone() for b in trial.buffers()], stream_states()
 
     def answers(rows: int) -> Tensor:
@@ -144,10 +154,10 @@ def keeps_rows_apart(model: nn.Module, images: Tensor) -> bool:
 
     # What fails here fails in training too, or does not on whole batches.
     with suppress(Exception), streams_restored(), sample_dropout(trial) as masks:
-        whole, part = answers(count), answers(count // 2)
+        whole, part = answers(count), answers(half := (count // 2) | 1)
         if streams != stream_states() or not all(map(torch.equal, buffers, trial.buffers())):
             return False
-        return torch.allclose(whole[: count // 2], part, rtol=1e-3, atol=1e-4)
+        return torch.allclose(whole[:half], part, rtol=1e-3, atol=1e-4)
     return False
 
 

@@ -24,7 +24,7 @@ from fl.models import (
     in_fast_layout,
 )
 from fl.models.registry import MODELS
-from fl.models.shapes import AnyBatchNorm, ModelInfo
+from fl.models.shapes import AnyBatchNorm, ModelInfo, forwards_replaced
 from fl.plausible import Trial, check_reach, extents, trial_inputs
 from fl.seeding import seeded
 from fl.training.batches import smallest_batch, smallest_batch_of
@@ -134,8 +134,8 @@ class ClassifierConfig(EpochTraining, Settings):
         tokens = run_spec.targets is not None and run_spec.targets.kind == "tokens"
         if tokens and not MODELS[self.model].source:
             raise UserError(f"{self.model} answers whole samples; tokens need a model of your own")
-        layers = starting_classifier(self, run_spec).modules() if self.micro_batch else ()
-        if any(isinstance(layer, AnyBatchNorm) for layer in layers):
+        layers = starting_classifier(self, run_spec).train().modules() if self.micro_batch else ()
+        if any(isinstance(layer, AnyBatchNorm) and layer.training for layer in layers):
             raise UserError(
                 f"micro_batch does not go with {self.model}: its BatchNorm looks at all samples "
                 "that are passed at once"
@@ -204,7 +204,7 @@ def classifier_recipe(
             asked once of all samples or, where these vary from epoch to epoch, in each step.
     """
     columns = columns or {}
-    if asked and not inputs.shard.varies:
+    if asked and not inputs.shard.changes:
         columns, asked = {**columns, **asked(inputs.shard.images.to(inputs.device))}, None
     losses = losses or losses_of(inputs.run_spec, model)
     if config.precision == "bf16":
@@ -454,21 +454,25 @@ def _asked_twice(model: nn.Module, losses: Losses, batch: Batch) -> list[Tensor]
 
 
 def _is_a_mean(model: nn.Module, losses: Losses, run_spec: RunSpec) -> bool:
-    """Whether the loss of a batch is the mean of the losses of its samples alone: tried on the
-    first sample with three others, until each class or token was among them."""
+    """Whether the loss of a batch is the mean of the losses of its samples alone. It is tried on
+    each class, label or token, with random answers in place of the model's, which may take long."""
+    stream = torch.Generator().manual_seed(0)
     places = math.prod(run_spec.targets.shape) if run_spec.targets else 1
-    count = max(4, -(-run_spec.outputs // places))
-    images = run_spec.inputs.draw(count, torch.Generator().manual_seed(0))
-    batch, twin = {"images": images, "labels": example_targets(run_spec, count)}, copied(model)
+    count = max(8, -(-run_spec.outputs // places))
+    example, image = example_targets(run_spec, count), run_spec.inputs.draw(1, stream)
+    order = torch.randperm(example.numel(), generator=stream)  # no two rows are alike
+    labels, twin = example.flatten()[order].view_as(example), copied(model).eval()
 
     def loss(rows: Tensor) -> Tensor:
-        return losses(twin.eval(), {name: column[rows] for name, column in batch.items()}).mean()
+        images = image.expand(len(rows), *image.shape[1:])
+        with forwards_replaced({twin: lambda images: answers[rows]}):
+            return losses(twin, {"images": images, "labels": labels[rows]}).mean()
 
     try:
         with torch.no_grad(), seeded(0, "loss"):
+            answers = torch.randn(count, *twin(image).shape[1:], generator=stream)
             alone = torch.stack([loss(row) for row in torch.arange(count).split(1)])
-            parts = [F.pad(others, (1, 0)) for others in torch.arange(1, count).split(3)]
-            return all(torch.isclose(alone[p].mean(), loss(p), rtol=1e-4) for p in parts)
+            return bool(torch.isclose(alone.mean(), loss(torch.arange(count)), rtol=1e-4))
     except Exception:  # it needs several
         return False
 

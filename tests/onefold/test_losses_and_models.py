@@ -234,7 +234,32 @@ def test_a_loss_of_whole_batches_is_refused_where_samples_are_apart(
         with refused():
             loss = nn.CrossEntropyLoss(weight=torch.tensor(weight))
             onefold.run("digits", "mlp", "fedavg", loss=loss, dry_run=True, **option)
+    table = np.random.default_rng(0).random((60, 6)).astype(np.float32)
+    own = {"num_clients": 3, "num_large": 3, "partition": "iid", "dry_run": True, **option}
+    for targets in (np.arange(240).reshape(60, 4) % 7 < 3).astype(np.uint8), TOKENS:
+        samples = table if targets is not TOKENS else TOKENS
+        model = "mlp" if targets is not TOKENS else Tagger
+        with refused():
+            onefold.run((samples, targets), model, "fedavg", loss=by_its_sum, **own)
     assert run(loss=nn.CrossEntropyLoss(label_smoothing=0.1), **option).accuracy > 0
+
+
+TOKENS = np.random.default_rng(0).integers(0, 4, (60, 8))
+
+
+class Tagger(nn.Module):
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Embedding(4, 5), nn.Linear(5, num_classes))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.layers(tokens)
+
+
+def by_its_sum(answers: Tensor, targets: Tensor) -> Tensor:
+    """A mean over the targets that count, as one without padding is."""
+    counted = (targets > 0).float()
+    return (answers.flatten(1).square().mean(1) * counted.sum(1)).sum() / counted.sum()
 
 
 def count(model: nn.Module, samples: Tensor, targets: Tensor) -> float:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 import onefold
+from fl.methods import moon
 from tests.onefold.test_losses_and_models import weights
 from tests.onefold.test_running import Tiny, blobs
 
@@ -133,6 +134,25 @@ def test_frozen_models_answer_for_the_very_samples_that_a_step_trains_on(method:
     inside = run((pixels, labels), "m1", augment=turned_over, output_dir="inside", **options)
     for name, tensor in before.model.state_dict().items():
         torch.testing.assert_close(inside.model.state_dict()[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_frozen_models_are_asked_once_where_samples_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[int]()
+
+    def features(model: nn.Module, images: Tensor, size: int) -> Tensor:
+        asked.append(len(images))
+        return images.flatten(1)
+
+    monkeypatch.setattr(moon, "features_of", features)
+    monkeypatch.setattr(moon, "contrast", lambda z, *others: z.sum(1) * 0)
+    pixels, labels = blobs()
+    np.save(tmp_path / "x.npy", pixels.astype(np.float32))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    settings = {"num_clients": 2, "rounds": 2, "classifier.batch_size": 16}
+    run((mapped, labels), "m1", method="moon", **settings)
+    assert set(asked) == {48}  # all of a client's samples, and no batch
 
 
 def turned_over(image: Tensor) -> Tensor:

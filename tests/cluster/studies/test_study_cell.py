@@ -4,6 +4,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,8 @@ def test_a_finished_cell_is_known_by_its_figures(cell: StudyRun) -> None:
     assert not is_finished(cell)
     write_json(cell.run_dir / FIGURES, figures(cell, result(False, local=1.0), Peaks()))
     assert is_finished(cell)
+    run = replace(cell.launch.run, rounds=2)
+    assert not is_finished(replace(cell, launch=replace(cell.launch, run=run)))
 
 
 @contextmanager

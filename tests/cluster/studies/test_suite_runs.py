@@ -128,6 +128,7 @@ def launch(*arguments: str) -> Launch:
 
 def test_what_can_be_run_is_not_refused() -> None:
     suite_runs.refuse_any({m: launch(f"--method={m}") for m in ("fedavg", "fedmho-sd")})
+    suite_runs.refuse_any({"ranks": parse([*SMALL, "--fusion-ranks=2", "--method=fedmho"])})
 
 
 @pytest.mark.parametrize(

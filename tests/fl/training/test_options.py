@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from fl.errors import UserError
+from fl.models.registry import register_model
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from tests.fl.toy import PROBLEM
 from tests.fl.training.cohorts import inputs
@@ -36,6 +37,23 @@ def test_passes_in_parts_are_refused_where_batchnorm_would_see_the_parts() -> No
     with pytest.raises(UserError, match="micro_batch does not go with resnet18: its BatchNorm"):
         replace(resnet, micro_batch=8).check(PROBLEM)
     replace(PLAIN, micro_batch=8).check(PROBLEM)
+
+
+class Frozen(nn.Sequential):
+    """Its BatchNorm stays in evaluation."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(784, num_classes))
+
+    def train(self, mode: bool = True) -> "Frozen":
+        super().train(mode)
+        self[0].eval()
+        return self
+
+
+def test_passes_in_parts_go_with_frozen_batchnorm() -> None:
+    register_model("frozen-norm", Frozen)
+    replace(PLAIN, model="frozen-norm", micro_batch=8).check(PROBLEM)
 
 
 def test_bf16_rounds_and_trains_nearly_the_same() -> None:
