@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fl import scoring
 from fl.clients import Clients
 from fl.errors import UserError
-from fl.events import RoundEnd, RoundsResumed, StopRounds
+from fl.events import ClientDropped, RoundEnd, RoundsResumed, StopRounds
 from fl.exchange import Tensors
 from fl.fusion.checkpoints import load_tensors, save_tensors
 from fl.fusion.server import Server
@@ -229,6 +229,8 @@ class Rounds:
         clients.round = server.round = len(self.played)
         clients.end_round()  # in case the run was killed just before that
         server.events.emit(RoundsResumed(round=len(self.played), rounds=self.count))
+        for client, reason in clients.dropped.items():
+            server.events.emit(ClientDropped(client=client, reason=reason))
 
 
 def rounds_to(accuracies: Sequence[float]) -> dict[str, int]:

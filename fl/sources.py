@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from inspect import ismethod
 from itertools import chain
 from pathlib import Path
-from types import CellType, CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,7 +86,15 @@ def defined(thing: Any) -> Any:
 
 
 def home(thing: FunctionType | type) -> str:
-    """The module that a function or class is written in; `functools.wraps` names another."""
+    """The module that a function or class is written in. What a decorator of an installed package
+    gives, such as torch's ``no_grad``, is at home where the function that it decorates is."""
+    name, inner = _written_in(thing), getattr(thing, "__wrapped__", None)
+    packaged = not is_users(name) and name.partition(".")[0] not in PACKAGES
+    return home(inner) if packaged and isinstance(inner, FunctionType) else name
+
+
+def _written_in(thing: FunctionType | type) -> str:
+    """The module of its own code; `functools.wraps` names another."""
     if isinstance(thing, FunctionType):
         return str(thing.__globals__.get("__name__"))
     return str(thing.__module__)
@@ -142,8 +150,9 @@ class _Reader:
                 names = (value.co_names, value.co_varnames, value.co_freevars)
                 form = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount)
                 yield from map(self.of, (*names, *form, value.co_flags, *value.co_consts))
-            case FunctionType() | type() if not is_users(home(value)):
+            case FunctionType() | type() if not is_users(_written_in(value)):
                 yield f"{value.__module__}.{value.__qualname__}".encode()
+                yield from (self.of(own) for own in _held(value) if _is_given(own))
             case FunctionType():
                 yield from self._function(value)
             case type():
@@ -156,12 +165,12 @@ class _Reader:
             case property():
                 yield from map(self.of, (value.fget, value.fset, value.fdel))
             case CellType():
-                yield from map(self.of, [value.cell_contents] if value != CellType() else [])
+                yield from map(self.of, _contents(value))
             case tuple() | list():
                 yield from map(self.of, value)
             case set() | frozenset():
                 yield from sorted(map(self.of, value))
-            case dict():
+            case dict() | MappingProxyType():
                 yield from self._items(value)
             case torch.Tensor() | np.ndarray() if value.dtype != object:
                 yield from self._array(value)
@@ -200,7 +209,8 @@ class _Reader:
             yield from (self.of(key), self.of(value))
 
     def _array(self, value: Any) -> Iterator[bytes]:
-        yield f"{value.dtype} {tuple(value.shape)}".encode()
+        trains = getattr(value, "requires_grad", False)
+        yield f"{value.dtype} {tuple(value.shape)} {trains}".encode()
         try:
             if isinstance(value, torch.Tensor):
                 value = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
@@ -218,6 +228,36 @@ class _Reader:
             self.unknown.append(type(value).__qualname__)
         else:
             yield self.of(further)
+
+
+def _contents(cell: CellType) -> list[object]:
+    return [cell.cell_contents] if cell != CellType() else []
+
+
+def _held(function: object) -> list[object]:
+    """What a function of an installed package was given: by a decorator's closure, or as default
+    or attribute."""
+    if not isinstance(function, FunctionType):
+        return []
+    cells = chain.from_iterable(map(_contents, function.__closure__ or ()))
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    return [*cells, *defaults, *vars(function).values()]
+
+
+def _is_given(thing: object, depth: int = 5) -> bool:
+    """Whether it is a plain value, or is or holds a function or class of the user's."""
+    return isinstance(thing, SIMPLE | torch.Tensor | np.ndarray) or _is_users_own(thing, depth)
+
+
+def _is_users_own(thing: object, depth: int) -> bool:
+    if isinstance(thing, FunctionType | type) and is_users(_written_in(thing)):
+        return True
+    inner = _held(thing)
+    if isinstance(thing, Mapping | tuple | list):
+        inner = [*(thing.values() if isinstance(thing, Mapping) else thing)]
+    elif isinstance(thing, partial) or ismethod(thing):
+        inner = [defined(thing)]
+    return depth > 0 and any(_is_users_own(own, depth - 1) for own in inner)
 
 
 def _joined(parts: Iterable[bytes]) -> bytes:

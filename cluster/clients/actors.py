@@ -103,7 +103,7 @@ def _placed(train: Split) -> list[Any]:
     Raises:
         UserError: the user's data set object cannot be sent to another process.
     """
-    columns = (train.images, train.labels, train.targets, train.augment)
+    columns = (train.images, train.labels, train.targets, train.augment, train.domains)
     if isinstance(train.images, Lazy):
         by_value(type(own.data).__module__ for own in train.images.sources if hasattr(own, "data"))
     if train.augment is not None:
@@ -184,12 +184,13 @@ class ClientActor:
         labels: Any,
         targets: Any = None,
         augment: Any = None,
+        domains: Any = None,
     ) -> list[np.ndarray]:
         """Runs cohorts of that size; the training split comes from the store without a copy."""
         if size < self._size:  # what a larger cohort took is not needed again
             return_freed_memory()
         self._size = size
-        train = Split(images, labels, targets=targets, augment=augment)
+        train = Split(images, labels, targets=targets, augment=augment, domains=domains)
         assigned = ray.get_runtime_context().get_assigned_resources()
         # Several of a Slurm job's nodes may share a host.
         place = Place(node=os.environ.get("SLURMD_NODENAME"), assigned=assigned)

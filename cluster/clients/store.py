@@ -12,12 +12,13 @@ from pathlib import Path
 from cluster.clients.locks import Locks
 from fl.client_code import client_code
 from fl.data.datasets import Split
+from fl.data.lazy import Lazy
 from fl.data.shard import shard_digest
 from fl.exchange import Upload
 from fl.federation import Job, RunSpec, Task
 from fl.models.registry import MODELS
 from fl.models.shapes import ModelInfo
-from fl.sources import defined, home
+from fl.sources import code_of, defined, home
 from fl.training.behaviour import behaviour
 from fl.whole_files import checksum_of, replacing, write_atomically
 
@@ -38,11 +39,13 @@ class Store:
         updates.mkdir(parents=True, exist_ok=True)
         self._locks = Locks(pool / ".locks")
         self._codes: dict[tuple[Task, type, str], str] = {}
+        self._reading = _reading_of(train)
         self._behaviours: dict[tuple[ModelInfo, float, RunSpec], str] = {}
 
     def key(self, job: Job) -> str:
         """Hash of task, code, client, training record, threads, run spec, shard and messages; of
-        a model of the user's own also of what it does (:mod:`fl.training.behaviour`).
+        data that draws when it is read also of its code, and of a model of the user's own of what
+        it does (:mod:`fl.training.behaviour`).
 
         In a later round than the first, and for what is of this run alone, the key begins with the
         folder of the round.
@@ -60,6 +63,8 @@ class Store:
             "broadcast": _sha(job.broadcast or b""),
             "payload": _sha(job.payload or b""),
         }
+        if self._reading:
+            parts["reading"] = self._reading
         if (info := MODELS.get(job.client.model)) and info.source:
             width = getattr(job.client.training, "width", 1.0)
             kind = (info, width, job.run_spec)
@@ -164,6 +169,13 @@ class Store:
         except OSError:  # a file system without hard links
             with replacing(name) as temporary:
                 shutil.copyfile(self.file(key), temporary)
+
+
+def _reading_of(train: Split) -> str:
+    """The code of data set objects whose reading may draw: a first reading shows not all of it."""
+    sources = train.images.sources if isinstance(train.images, Lazy) else ()
+    drawing = tuple(getattr(own, "data", None) for own in sources if own.draws)
+    return code_of(drawing).digest if drawing else ""
 
 
 def _folder(number: int) -> str:

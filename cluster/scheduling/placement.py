@@ -209,15 +209,17 @@ class Placement:
             raise self._refusal(self.queue()[0])
         return None
 
-    def finish(self, client: int, seconds: float | None) -> None:
+    def finish(self, client: int, seconds: float | None, *, trained: bool = True) -> None:
         """Frees the client's slot.
 
         Args:
-            seconds: how long it ran, to learn from; None if it failed, which teaches nothing.
+            seconds: how long it ran; None if it failed.
+            trained: whether it did its work, so that its rate can be learned.
         """
         left = self._leave(client)
         if seconds is not None:
             self._now = max(self._now, left.began + seconds)
+        if seconds is not None and trained:
             self._rates.learn(left.entry.model, left.entry.work, seconds)
 
     def drop_bundle(self, name: str) -> list[int]:

@@ -109,6 +109,8 @@ def shard_digest(split: Split, indices: np.ndarray) -> str:
     if split.targets is not None:
         targets = split.targets[indices]
         digest.update(f"{targets.shape} {targets.dtype}".encode() + targets.tobytes())
+    if split.domains is not None:
+        digest.update(b" domains " + split.domains[indices].tobytes())
     if split.augment is not None:
         digest.update(f" augmented {split.augment.digest}".encode())
     return digest.hexdigest()

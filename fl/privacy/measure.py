@@ -229,7 +229,9 @@ def measure(subject: Subject) -> JsonObject:
         about = _attacked(subject, subject.lists[k], own, judges)
         found["uploads"].append({"client": k, "model": subject.trainings[k].model, **about})
     if subject.model is not None:
-        own, everyone = _scores(subject, subject.model.eval()), np.concatenate([*subject.lists])
+        own = _scores(subject, subject.model.eval())
+        trained = [subject.lists[k] for k in sorted(subject.uploads)]  # no newcomer's
+        everyone = np.concatenate(trained or [*subject.lists])
         found["global"] = _attacked(subject, everyone, own, scores)
     found["images"] = [*_images(subject)]
     return found

@@ -67,8 +67,8 @@ def confusion(run: RunRecord) -> Drawn:
         number.set(fontsize=style.TICK - 1, color=colour)
     kinds = {"right": style.GLOBAL_MODEL, "taken for another": style.WORST}
     style.legend_above(axes, [Patch(color=c, label=name) for name, c in kinds.items()])
-    caption = "Test samples by true and predicted class: the darker, the larger the share of the "
-    caption += "true class (by the square root)"
+    caption = f"{run.tested_on.capitalize()} by true and predicted class: the darker, the larger "
+    caption += "the share of the true class (by the square root)"
     most = most_confused(counts, names)
     return figure, f"{caption}. Most often {most}." if most else f"{caption}."
 

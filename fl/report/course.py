@@ -42,7 +42,7 @@ def accuracy(run: RunRecord) -> Drawn:
     style.accuracy_axis(axes, run.metric_name.lower())
     style.count_axis(axes, STEPS[run.step])
     style.legend(axes)
-    of_one = f"{run.metric_name} of the global model on the test samples"
+    of_one = f"{run.metric_name} of the global model on the {run.tested_on}"
     what = "Mean over clients" if run.scores else of_one
     caption = f"{what} after each {STEPS[run.step]}"
     return figure, f"{caption}; 0 is before the first." if 0 in curve else f"{caption}."

@@ -119,12 +119,11 @@ def _facts(run: RunRecord) -> list[str]:
     named["seed"] = about.get("seed")
     facts = [f"{name} {value}" for name, value in named.items() if value is not None]
     if run.scores:
-        kind = "held-out training" if (run.config.get("data") or {}).get("validation") else "test"
         # FedBN's models are tested on the whole split.
         whose = "all" if run.config.get("tested") == "personal" else "its own"
-        facts.append(f"each client scored on {whose} {kind} samples")
+        facts.append(f"each client scored on {whose} {run.tested_on}")
     elif about.get("scored_on") == "validation":
-        facts.append(f"{run.metric_name.lower()} on held-out training samples")
+        facts.append(f"{run.metric_name.lower()} on {run.tested_on}")
     if dp := run.result.get("dp"):
         known = ", but not towards who knows the seed" if dp.get("noise_from_seed") else ""
         budget = f"({dp['spent']:.3g}, {dp['delta']:g})"

@@ -111,6 +111,12 @@ class RunRecord:
         return METRICS.get(self.metric, self.metric)
 
     @property
+    def tested_on(self) -> str:
+        """The samples that the figures called accuracy are of."""
+        held_out = (self.config.get("data") or {}).get("validation")
+        return "held-out training samples" if held_out else "test samples"
+
+    @property
     def name(self) -> str:
         """The name of its directory."""
         return self.path.resolve().name
@@ -298,7 +304,7 @@ def client_ends(events: list[Event]) -> dict[int, list[ClientEnd]]:
             case RunStart():  # a resumed run reports all of its clients again,
                 before, ends = before + ends, []
             case RoundsResumed(round=done):  # except those of the rounds it had done
-                ends = [end for end in before if end.round <= done]
+                before, ends = [], [end for end in before if end.round <= done]
             case ClientEnd():
                 ends.append(event)
     by_client: dict[int, list[ClientEnd]] = {}

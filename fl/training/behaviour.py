@@ -15,7 +15,7 @@ from torch import nn
 from fl.federation import RunSpec
 from fl.models.shapes import ModelInfo
 from fl.seeding import seeded
-from fl.training.classifier import example_targets, losses_of, start
+from fl.training.classifier import example_targets, losses_of, start, tried_losses
 
 IMAGES = 6
 STEPS = 3
@@ -56,6 +56,7 @@ def _digest(model: nn.Module, run_spec: RunSpec) -> str:
             digest.update(f"{tuple(tensor.shape)} {tensor.dtype} ".encode())
             digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
 
+    add(tried_losses(model, own, run_spec)[0])  # of all classes
     add(*model.state_dict().values())
     for _ in range(STEPS):
         loss = own(model.train(), batch).mean()

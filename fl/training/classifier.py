@@ -1,7 +1,7 @@
 """Local training of a classifier (Eq. 2): its settings, its starting weights, and the task."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, Protocol
@@ -454,8 +454,22 @@ def _asked_twice(model: nn.Module, losses: Losses, batch: Batch) -> list[Tensor]
 
 
 def _is_a_mean(model: nn.Module, losses: Losses, run_spec: RunSpec) -> bool:
-    """Whether the loss of a batch is the mean of the losses of its samples alone. It is tried on
-    each class, label or token, with random answers in place of the model's, which may take long."""
+    """Whether the loss of a batch is the mean of the losses of its samples alone."""
+    try:
+        with seeded(0, "loss"):
+            whole, alone = tried_losses(model, losses, run_spec)
+            return bool(torch.isclose(torch.stack([*alone]).mean(), whole, rtol=1e-4))
+    except Exception:  # it needs several
+        return False
+
+
+def tried_losses(
+    model: nn.Module, losses: Losses, run_spec: RunSpec
+) -> tuple[Tensor, Iterator[Tensor]]:
+    """The loss of a batch that has each class, label or token, and of each of its samples alone.
+
+    Random answers take the place of the model's, which may take long.
+    """
     stream = torch.Generator().manual_seed(0)
     places = math.prod(run_spec.targets.shape) if run_spec.targets else 1
     count = max(8, -(-run_spec.outputs // places))
@@ -465,16 +479,12 @@ def _is_a_mean(model: nn.Module, losses: Losses, run_spec: RunSpec) -> bool:
 
     def loss(rows: Tensor) -> Tensor:
         images = image.expand(len(rows), *image.shape[1:])
-        with forwards_replaced({twin: lambda images: answers[rows]}):
+        with torch.no_grad(), forwards_replaced({twin: lambda images: answers[rows]}):
             return losses(twin, {"images": images, "labels": labels[rows]}).mean()
 
-    try:
-        with torch.no_grad(), seeded(0, "loss"):
-            answers = torch.randn(count, *twin(image).shape[1:], generator=stream)
-            alone = torch.stack([loss(row) for row in torch.arange(count).split(1)])
-            return bool(torch.isclose(alone.mean(), loss(torch.arange(count)), rtol=1e-4))
-    except Exception:  # it needs several
-        return False
+    with torch.no_grad():
+        answers = torch.randn(count, *twin(image).shape[1:], generator=stream)
+    return loss(torch.arange(count)), map(loss, torch.arange(count).split(1))
 
 
 def example_targets(run_spec: RunSpec, count: int) -> Tensor:

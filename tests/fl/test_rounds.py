@@ -1,6 +1,7 @@
 """Rounds: what they are timed and counted by; tests/fl/methods has what outlives a process."""
 
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -40,3 +41,13 @@ def test_a_round_is_timed_and_its_bytes_are_counted() -> None:
     outcome = rounds.outcome(model)
     assert [e.accuracy for e in outcome.epochs] == [e["accuracy"] for e in told]
     assert [r["round"] for r in outcome.figures["per_round"]] == [1, 2]
+
+
+def test_who_was_dropped_before_a_start_is_named_after_it_too(tmp_path: Path) -> None:
+    for count, expected in ((1, []), (2, ["it died"])):
+        heard: list[Told] = []
+        clients, server = tiny_federation(num_clients=3, listener=into(heard))
+        for number in Rounds(count, tmp_path / "rounds").play(clients, server, linear()):
+            if number == 1:
+                clients.dropped[2] = "it died"
+        assert [e["reason"] for e in heard if e["event"] == "client_dropped"] == expected

@@ -7,8 +7,10 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
+import torch.nn.functional as F
 
-from fl.sources import code_of, defined, is_users, key_of
+from fl.sources import code_of, defined, home, is_users, key_of
 
 SCRIPT = """
 import functools, types
@@ -148,7 +150,9 @@ def test_a_module_that_is_imported_late_is_unknown() -> None:
 
 
 WRAPPERS = """
+import contextlib
 import functools
+import torch
 import torch.nn.functional as F
 
 class Times:
@@ -169,14 +173,41 @@ def wrapper(x):
 def swapped(left, right):
     return left
 
+@torch.no_grad()
+@torch.autocast("cpu")
+def quiet(x):
+    return 7 * x
+
+@functools.singledispatch
+def by_kind(x):
+    return 9 * x
+
+@contextlib.contextmanager
+def scaled(x):
+    yield 11 * x
+
+learned = torch.nn.Parameter(torch.ones(2), requires_grad=True)
+mapped = torch.vmap(lambda x: 13 * x)
+
 def thing(x):
-    return times(x) + wrapper(x) + swapped(left=x, right=0)
+    with scaled(x) as y:
+        x = mapped(y + learned)
+    return times(x) + wrapper(x) + swapped(left=x, right=0) + quiet(x) + by_kind(x)
 """
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("len, 3", "len, 4"), ("FACTOR = 2", "FACTOR = 5"), ("left, right):", "right, left):")],
+    [
+        ("len, 3", "len, 4"),
+        ("FACTOR = 2", "FACTOR = 5"),
+        ("left, right):", "right, left):"),
+        ("7 * x", "8 * x"),
+        ("9 * x", "8 * x"),
+        ("11 * x", "8 * x"),
+        ("13 * x", "8 * x"),
+        ("requires_grad=True", "requires_grad=False"),
+    ],
 )
 def test_what_wraps_a_function_is_not_taken_for_it(old: str, new: str) -> None:
     changed = WRAPPERS.replace(old, new)
@@ -184,6 +215,15 @@ def test_what_wraps_a_function_is_not_taken_for_it(old: str, new: str) -> None:
         changed = changed.replace("return left", "return right")
     assert digest(changed) != digest(WRAPPERS)
     assert digest(WRAPPERS) == digest(WRAPPERS)
+
+
+def test_a_decorator_of_a_package_leaves_a_function_at_home() -> None:
+    @torch.no_grad()
+    def own() -> None:
+        """A user's."""
+
+    assert home(own) == __name__
+    assert home(torch.no_grad()(F.relu)) == "torch.nn.functional"
 
 
 def test_what_raises_is_unknown_as_endless_values_are() -> None:

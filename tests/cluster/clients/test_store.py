@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from cluster.clients.store import Store
 from fl.clients import Clients
 from fl.data.datasets import Split
+from fl.data.own import as_dataset
 from fl.events import Events
 from fl.exchange import Upload, pack
 from fl.executor import InProcess
@@ -96,6 +98,37 @@ def other(**changes: Any) -> Job:
 )
 def test_whatever_determines_the_upload_changes_the_key(tmp_path: Path, job: Job) -> None:
     assert store(tmp_path).key(job) != store(tmp_path).key(JOB)
+
+
+class Shaken:
+    """Samples that are seldom changed when they are read: a first reading shows hardly any."""
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
+        image = torch.full((1, 8, 8), row / 20)
+        return image + self.by * (torch.rand(()) < 1e-6), row % 3
+
+
+def test_other_transforms_of_a_data_set_object_change_the_key(tmp_path: Path) -> None:
+    def key(by: float) -> str:
+        train = as_dataset("shaken", Shaken(by)).train
+        return Store(tmp_path / ".store", tmp_path / "updates", train).key(JOB)
+
+    assert key(0.1) == key(0.1)
+    assert key(0.1) != key(0.2)
+
+
+def test_domains_change_the_key(tmp_path: Path) -> None:
+    def key(*domains: int) -> str:
+        train = replace(TRAIN, domains=np.resize(domains, 20))
+        return Store(tmp_path / ".store", tmp_path / "updates", train).key(JOB)
+
+    assert len({key(0), key(0, 1), store(tmp_path).key(JOB)}) == 3
 
 
 def test_what_does_not_determine_it_leaves_the_key(tmp_path: Path) -> None:

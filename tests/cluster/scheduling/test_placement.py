@@ -132,6 +132,8 @@ def test_estimates_start_from_the_prior_and_follow_what_is_measured() -> None:
     assert placement.rates["vgg9"] == 2, "80 s for 40 units of work"
     placement.finish(2, None)
     assert placement.rates["cnn"] == 1, "a failure teaches nothing"
+    placement.finish(3, 1, trained=False)
+    assert "cvae" not in placement.rates, "nor does a job that trained nobody"
 
 
 def test_unknown_models_are_ranked_by_work() -> None:

@@ -65,6 +65,13 @@ def test_members_are_the_clients_own_and_as_many_of_each_class() -> None:
     assert all(row["attacks"].keys() == {"loss", "ratio"} for row in found["uploads"])
 
 
+def test_of_the_global_model_only_those_are_members_who_trained() -> None:
+    found = measure(replace(subject(ONCE, ONCE, ONCE), uploads=subject(ONCE).uploads))
+    (own,) = found["uploads"]
+    members = own["attacks"]["loss"]["members"]
+    assert found["global"]["attacks"]["loss"]["members"] == members
+
+
 def test_without_other_classifiers_there_is_no_ratio() -> None:
     generator = replace(GENERATOR, epochs=1)
     found = measure(subject(ONCE, generator, generator, with_model=False))

@@ -33,6 +33,12 @@ def test_the_curve_is_the_epochs_with_the_start_as_epoch_zero() -> None:
     )
 
 
+def test_the_caption_says_which_samples_a_validation_is_on() -> None:
+    run = record(accuracy=CURVE, config={"data": {"validation": 0.2}})
+    _, caption = drawn(course.accuracy(run))
+    assert caption.startswith("Accuracy of the global model on the held-out training samples")
+
+
 def test_bands_show_how_accuracy_is_distributed_over_the_scored_clients() -> None:
     rounds = {1: [0.0, None, 0.1, 0.2], 2: [None, None, 0.4, 0.8]}
     axes, caption = drawn(

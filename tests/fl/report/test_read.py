@@ -104,8 +104,15 @@ AGAIN = replace(END, reused=True, model="vgg9")
             [STARTED, FIRST, SECOND, THIRD, STARTED, RoundsResumed(round=2, rounds=3), THIRD],
             (30, 4.5, False, None),
         ),  # resumed between rounds: each round once
+        (
+            [
+                *[STARTED, FIRST, STARTED, RoundsResumed(round=1, rounds=2), SECOND],
+                *[STARTED, RoundsResumed(round=2, rounds=3), THIRD],
+            ],
+            (30, 4.5, False, None),
+        ),  # and once more
     ],
-    ids=["resumed", "rounds", "resumed between rounds"],
+    ids=["resumed", "rounds", "resumed between rounds", "resumed twice"],
 )
 def test_a_client_is_summed_over_rounds_each_of_which_counts_once(
     events: list[Event], row: tuple[int, float, bool, str | None]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from cluster.clients.store import Store
 from fl.federation import Job
 from fl.models.registry import MODELS, register_model
+from fl.training.behaviour import behaviour
 from fl.training.classifier import ClassifierConfig, train_classifier
 from tests.fl.toy import PROBLEM, client, split
 
@@ -100,6 +101,28 @@ def test_what_the_class_reads_counts(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert changed != before
     monkeypatch.undo()
     assert key(tmp_path, Net) == before
+
+
+def test_what_a_loss_reads_counts_for_every_class(tmp_path: Path) -> None:
+    """Also for the rarest: the code that reads it does not say what."""
+    weights = torch.ones(40)
+
+    class Many(nn.Sequential):
+        def __init__(self, num_classes: int) -> None:
+            super().__init__(nn.Flatten(), nn.Linear(784, num_classes))
+
+    def loss(answers: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(answers, targets, vars(sys.modules[__name__])["WEIGHTS"])
+
+    def digest() -> str:
+        globals()["WEIGHTS"] = weights
+        return behaviour(MODELS["many"], 1.0, replace(PROBLEM, num_classes=40))
+
+    register_model("many", Many, loss)
+    before = digest()
+    assert digest() == before
+    weights[39] = 5.0
+    assert digest() != before
 
 
 CELL = """

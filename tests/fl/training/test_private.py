@@ -217,6 +217,25 @@ def test_what_is_frozen_is_neither_noised_nor_trained(request: pytest.FixtureReq
     assert moved == {"classifier.head.weight", "classifier.head.bias"}
 
 
+class Scaled(Frozen):
+    """Has a weight without axes."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.scale * super().forward(images)
+
+
+def test_a_weight_may_be_a_single_number(request: pytest.FixtureRequest) -> None:
+    register_model("scaled", Scaled)
+    request.addfinalizer(lambda: MODELS.pop("scaled"))
+    sent = train_privately(inputs(record(replace(CLASSIFIER, model="scaled")))).tensors
+    assert sent["classifier.scale"].shape == ()
+    assert sent["classifier.scale"] != 1.0
+
+
 def test_a_sampling_has_the_batches_that_training_would_have() -> None:
     assert Sampling.of(100, 16, 3) == Sampling(0.16, 21)
     assert Sampling.of(5, 16, 3) == Sampling(1.0, 3)
