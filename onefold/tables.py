@@ -21,7 +21,8 @@ from fl.json_files import JsonObject
 from onefold.result import Result, plain_torch
 from onefold.running import OBJECTS, launch_of, refuse_elsewhere, run
 
-GIVEN = (*OBJECTS, "loss", "augment", "metrics", "callbacks")
+NO_SETTINGS = ("loss", "augment", "metrics", "callbacks", "progress")
+GIVEN = (*OBJECTS, *NO_SETTINGS[:-1])
 """Arguments of :func:`onefold.run` that are objects."""
 
 
@@ -78,17 +79,18 @@ def grid(
     runs: dict[tuple[Cell, int], Launch] = {}
     given: dict[str | None, dict[str, Any]] = {}
     found: dict[str | None, Result] = {}
+    checked = set[Cell]()
     common = {"data": data, "model": model} | _flat(settings)
     with plain_torch():
         for cell, launch, what in _planned(name, listed, methods, seeds, common):
             if launch.name in given:
                 raise UserError(f"grid: two runs would have the name {launch.name}")
-            new = all(cell != other for other, _ in runs)
             runs[cell, launch.run.seed], given[launch.name] = launch, what
             if (old := _earlier(what, launch)) is not None:
                 found[launch.name] = old
-            elif new:
+            elif cell not in checked:
                 refuse_any({cell.name: launch})
+                checked.add(cell)
 
     def result_of(launch: Launch, title: str) -> JsonObject:
         if launch.name not in found:
@@ -99,10 +101,14 @@ def grid(
     exhibit = picture_over({axis: tuple(map(_shown, own)) for axis, own in listed.items()}, name)
     written, folder = suite_runs.Table(name, None, seeds, figures, exhibit), Path(output_dir)
     written.write(folder)
-    results: dict[tuple[str, str], list[Result]] = {(cell.row, cell.method): [] for cell, _ in runs}
-    for (cell, _), launch in runs.items():
-        if launch.name in found:
-            results[cell.row, cell.method].append(found[launch.name])
+    results = {
+        (cell.row, cell.method): [
+            found[launch.name]
+            for (other, _), launch in runs.items()
+            if other == cell and launch.name in found
+        ]
+        for cell, _ in runs
+    }
     return Table(results, written.text(), folder / f"{name}.png")
 
 
@@ -121,19 +127,15 @@ def _planned(
         for method, seed in product(methods, seeds):
             title = re.sub(r"[^\w.+-]", "_", f"{name}-{row}-{_shown(method)}-seed{seed}")
             given = {**common, "method": method, **_flat(own), "seed": seed, "name": title}
-            launch = _launch_of(given)
+            launch = launch_of(
+                dict.fromkeys(OBJECTS) | {n: v for n, v in given.items() if n not in NO_SETTINGS},
+                given.get("loss"),
+                given.get("augment"),
+            )
+            refuse_elsewhere(launch)
+            if launch.dry_run:
+                raise UserError("grid: dry_run goes with the command: onefold sweep --grid")
             yield Cell(row, launch.run.method, arguments=(), settings=shown), launch, given
-
-
-def _launch_of(given: Mapping[str, Any]) -> Launch:
-    """A run's settings as the command has them; its objects are registered until the next one's."""
-    no_settings = {*GIVEN, "progress"} - {*OBJECTS}
-    own = dict.fromkeys(OBJECTS) | {n: v for n, v in given.items() if n not in no_settings}
-    launch = launch_of(own, given.get("loss"), given.get("augment"))
-    refuse_elsewhere(launch)
-    if launch.dry_run:
-        raise UserError("grid: dry_run goes with the command: onefold sweep --grid")
-    return launch
 
 
 def _earlier(given: Mapping[str, Any], launch: Launch) -> Result | None:

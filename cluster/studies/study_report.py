@@ -54,14 +54,14 @@ def curves(cells: Sequence[Figures]) -> dict[str, dict[str, dict[int, float]]]:
                 if value is not None:
                     curve = found[picture].setdefault(name, {})
                     curve.setdefault(cell["clients"], []).append(value)
-    return {
+    means = {
         picture: {
             name: {k: mean(seeds) for k, seeds in curve.items() if any(seeds)}
             for name, curve in group.items()
-            if any(map(any, curve.values()))
         }
         for picture, group in found.items()
     }
+    return {p: {name: c for name, c in group.items() if c} for p, group in means.items()}
 
 
 def _values(cell: Figures) -> dict[str, Mapping[str, float | None]]:
