@@ -27,17 +27,17 @@ PACKED_AT_MOST = 1100
 
 
 def read_arrays(path: Path, *choices: tuple[str, ...]) -> list[np.ndarray]:
-    """The arrays of the first choice of names that the file has; nothing is ever unpickled.
+    """The arrays of a file whose names are one of the choices; nothing is ever unpickled.
 
     Raises:
-        UserError: it cannot be read, claims more than it can hold, or has none of the choices.
+        UserError: it cannot be read, claims more than it can hold, or has others than any choice.
     """
     try:
         with zipfile.ZipFile(no_pipe(path)) as file:
             _check_sizes(path, file)
             entries = {e.filename.removesuffix(".npy"): e for e in file.infolist()}
             for names in choices:
-                if set(names) <= set(entries):
+                if set(names) == set(entries):
                     return [_read(file, name, entries[name]) for name in names]
     except UserError:
         raise
@@ -106,8 +106,14 @@ def _users(path: Path) -> dict[str, Any]:
 
 # Data of the user's own by path: an .npz file, LEAF's files, or a folder of images by class.
 
-ARRAYS = (("x_train", "y_train", "x_test", "y_test"), ("images", "labels"), ("x", "y"))
-"""Names of an .npz file's arrays: with a test split as Keras has them, or without."""
+PAIRS = (("images", "labels"), ("x", "y"))
+ARRAYS = (
+    ("x_train", "y_train", "x_test", "y_test"),
+    *PAIRS,
+    *((*p, *map(test.format, p)) for p in PAIRS for test in ("test_{}", "{}_test")),
+)
+"""Names of an .npz file's arrays: with a test split, as Keras has them or beside a pair, or
+without."""
 LAYOUT = "expected FOLDER/class/image, or FOLDER/train/class/image beside FOLDER/test/class/image"
 
 

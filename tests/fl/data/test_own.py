@@ -226,6 +226,17 @@ def test_arrays_of_a_file_with_and_without_a_test_split(tmp_path: Path) -> None:
     assert np.array_equal(whole.test.labels, TWO_LABELS[:4])
 
 
+@pytest.mark.parametrize("names", ["x y x_test y_test", "images labels test_images test_labels"])
+def test_a_files_own_test_arrays_are_the_test_split(names: str, tmp_path: Path) -> None:
+    given = dict(zip(names.split(), (GRAY, TWO_LABELS, GRAY[:4], TWO_LABELS[:4]), strict=True))
+    np.savez(tmp_path / "a.npz", **given)
+    found = read_path(str(tmp_path / "a.npz"))
+    assert (len(found.train.labels), len(found.test.labels)) == (10, 4)
+    np.savez(tmp_path / "a.npz", **given, x_valid=GRAY)
+    with pytest.raises(UserError, match=r"has the arrays .*x_valid; expected x_train"):
+        read_path(str(tmp_path / "a.npz"))
+
+
 def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "one.npz"
     np.savez(path, images=GRAY, labels=TWO_LABELS)
