@@ -75,9 +75,10 @@ class Mapped:
 
     @classmethod
     def of(cls, array: np.memmap[Any, Any]) -> "Mapped | None":
-        """The array's file; None for a part of it, or another order than C's."""
+        """The array's file; None for a part of it, another order than C's, or changes that are
+        not in the file."""
         whole = array.base is None or not isinstance(array.base, np.memmap)
-        if not whole or array.filename is None or not array.flags.c_contiguous:
+        if not whole or array.filename is None or not array.flags.c_contiguous or array.mode == "c":
             return None
         return cls(Path(array.filename), array.dtype, array.shape, array.offset)
 

@@ -207,6 +207,14 @@ def test_arrays_in_files_that_must_be_turned_are_read_whole(tmp_path: Path) -> N
     assert isinstance(dataset.train.images, np.ndarray)
 
 
+def test_changes_to_a_copy_of_an_array_in_a_file_are_kept(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", VALUES)
+    changed = np.load(tmp_path / "a.npy", mmap_mode="c")
+    changed *= -1
+    found = as_dataset("d", ((changed, LABELS), (VALUES, LABELS))).train.images
+    assert np.array_equal(np.asarray(found), -VALUES)
+
+
 def test_clients_with_transforms_of_their_own_are_one_data_set() -> None:
     dataset = as_dataset("d", {"a": Noisy("torch", 0.1), "b": Noisy("numpy", 5.0)})
     train, owners = dataset.train, dataset.train.clients
