@@ -119,7 +119,7 @@ def _split(name: str, data: Any) -> Split:
         if len(given) != len(labels):
             raise UserError(f"data {name}: {len(given)} samples but {len(labels)} labels")
         in_file = mapped(name, given) if isinstance(given, np.memmap) else None
-        images = stored(name, _array(name, given)) if in_file is None else in_file
+        images = stored(name, _array(name, given) if in_file is None else in_file)
         return Split(images, **_labels(name, labels))
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         kind = type(data).__name__
@@ -137,14 +137,9 @@ def _split(name: str, data: Any) -> Split:
         return _read_later(name, data)
     if not samples:
         raise UserError(f"data {name} has no samples")
-    alike = in_one_form([image for image, _ in samples])
-    shapes = {np.shape(image) for image in alike}
-    if len(shapes) > 1:
-        raise UserError(
-            f"data {name}: samples of several shapes, {sorted(shapes)[:3]}; scale or pad them"
-        )
+    images = _stacked(name, [image for image, _ in samples])
     labels = _array(name, [np.asarray(label) for _, label in samples])
-    return Split(stored(name, np.stack(alike)), **_labels(name, labels))
+    return Split(stored(name, images), **_labels(name, labels))
 
 
 def _read_later(name: str, data: Any) -> Split:
@@ -152,7 +147,8 @@ def _read_later(name: str, data: Any) -> Split:
     read, targets = items_of(name, data, partial(_lazy_sample, name))
     if read.form.dtype.kind == "f" and _channels_first(read.form) is not read.form:
         read, targets = items_of(name, data, partial(_lazy_sample, name, channels_last=True))
-    return Split(read, **_labels(name, _array(name, [np.asarray(own) for own in targets])))
+    labels = _array(name, [np.asarray(own) for own in targets])
+    return Split(stored(name, read), **_labels(name, labels))
 
 
 def _check_rows(name: str, given: Any, labels: Any) -> None:
@@ -241,6 +237,8 @@ def _array(name: str, image: Any) -> np.ndarray:
     """An image or a column as an array; Pillow's images by what their pixels mean."""
     if hasattr(image, "getbands"):
         return pixels(image, f"of data {name}")
+    if isinstance(image, Sequence) and len(image) and hasattr(image[0], "getbands"):
+        return _stacked(name, [_array(name, own) for own in image])
     if np.ma.is_masked(image):
         raise UserError(f"data {name}: masked values; fill them in")
     try:
@@ -249,12 +247,23 @@ def _array(name: str, image: Any) -> np.ndarray:
         raise UserError(f"data {name}: no array: {reason_of(error)}") from None
 
 
+def _stacked(name: str, images: Sequence[np.ndarray]) -> np.ndarray:
+    alike = in_one_form(images)
+    shapes = {np.shape(image) for image in alike}
+    if len(shapes) > 1:
+        raise UserError(
+            f"data {name}: samples of several shapes, {sorted(shapes)[:3]}; scale or pad them"
+        )
+    return np.stack(alike)
+
+
 def _column(sample: Mapping[str, Any], names: Sequence[str]) -> str | None:
     return next((name for name in names if name in sample), None)
 
 
-def stored(name: str, samples: np.ndarray) -> np.ndarray:
-    """Samples, (N, ...), as they are stored: integers in their own type, floats as float32.
+def stored(name: str, samples: np.ndarray | Lazy) -> Any:
+    """Samples, (N, ...), as they are stored: integers in their own type, floats as float32; those
+    that are read when needed are already.
 
     Images, uint8 or floats in [0, 1], are (N, C, H, W) or (N, H, W, C) with 1 or 3 channels, and
     become uint8 (N, C, H, W) where they have 256 levels exactly. Of three axes, (N, H, W), they are
@@ -263,17 +272,20 @@ def stored(name: str, samples: np.ndarray) -> np.ndarray:
     Raises:
         UserError: they are no numbers, not finite, or without a shape; or uint8 of 0 and 1.
     """
+    values = samples.form if isinstance(samples, Lazy) else samples
+    if values.dtype == np.uint8 and values.ndim in (3, 4) and values.max(initial=0) == 1:
+        raise UserError(
+            f"data {name}: samples of type uint8 that are 0 or 1 look like no images, whose levels "
+            "are 0 to 255: give floats"
+        )
+    if isinstance(samples, Lazy):
+        return samples
     if samples.dtype.kind not in "biuf" or samples.ndim < 2:
         raise UserError(
             f"data {name}: samples of type {samples.dtype} and shape {samples.shape}; expected "
             "numbers, (N, ...) with at least one axis for each sample"
         )
     samples = samples.astype(np.float32) if samples.dtype == bool else samples
-    if samples.dtype == np.uint8 and samples.ndim in (3, 4) and samples.max(initial=0) == 1:
-        raise UserError(
-            f"data {name}: samples of type uint8 that are 0 or 1 look like no images, whose levels "
-            "are 0 to 255: give floats"
-        )
     if samples.dtype.kind == "f":
         if not np.isfinite(samples).all():
             raise UserError(f"data {name}: samples with NaN or infinite values")

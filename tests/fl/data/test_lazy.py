@@ -200,6 +200,12 @@ def test_an_array_in_a_file_is_read_by_rows_to_the_same_samples(tmp_path: Path) 
         )
 
 
+def test_bytes_of_0_and_1_are_refused_in_a_file_too(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.eye(40, 64, dtype=np.uint8).reshape(40, 1, 8, 8))
+    with pytest.raises(UserError, match="uint8 that are 0 or 1 look like no images"):
+        as_dataset("d", (np.load(tmp_path / "a.npy", mmap_mode="r"), LABELS))
+
+
 def test_arrays_in_files_that_must_be_turned_are_read_whole(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((40, 8, 8, 3), np.uint8) + 7)
     dataset = as_dataset("d", (np.load(tmp_path / "a.npy", mmap_mode="r"), LABELS))

@@ -83,6 +83,15 @@ def test_data_set_objects_have_pairs_or_columns_and_names_of_classes(columns: bo
     assert found.class_names == names
 
 
+def test_a_list_of_pillows_images_is_read_as_each_of_them() -> None:
+    colours = [Image.fromarray(image.transpose(1, 2, 0)).convert("P") for image in COLOUR]
+    pairs = as_dataset("d", list(zip(colours, LABELS.tolist(), strict=True)))
+    assert pairs.image_shape == (3, 5, 6)
+    assert np.array_equal(as_dataset("d", (colours, LABELS)).train.images, pairs.train.images)
+    with pytest.raises(UserError, match="pixels of mode CMYK"):
+        as_dataset("d", ([image.convert("CMYK") for image in colours], LABELS))
+
+
 class InOnePlace(Listed):
     """Writes each sample over the one before."""
 
@@ -187,6 +196,8 @@ def test_hugging_faces_data_sets_are_read_with_their_names_of_classes() -> None:
     found = as_dataset("mine", datasets.DatasetDict(train=part, test=part.select(range(4))))
     assert np.array_equal(found.train.images, COLOUR)
     assert (found.class_names, len(found.test.labels)) == (("ant", "bee"), 4)
+    in_columns = as_dataset("mine", (part["image"], part["label"]))
+    assert np.array_equal(in_columns.train.images, as_dataset("mine", part).train.images)
 
 
 GRAY = np.random.default_rng(0).integers(0, 256, (10, 4, 4), dtype=np.uint8)
