@@ -5,6 +5,7 @@ set object that draws random numbers, or that main memory cannot hold, is read w
 (:mod:`fl.data.lazy`).
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,6 +32,9 @@ LARGEST_VALUE = 1e4
 """Of a target: what clients answer is taken for a lie far above it (:mod:`fl.plausible`)."""
 FEW_CLASSES = 1000
 """More are allowed where there are as many samples, since labels count the classes from 0."""
+FAR = 10
+"""Widths of the training samples' range; test samples so far outside it are warned of."""
+log = logging.getLogger(__name__)
 IMAGE_COLUMNS = ("image", "img", "x")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "y")
 
@@ -405,12 +409,8 @@ def _check(name: str, train: Split, test: Split) -> None:
         shapes = f"{train.images.shape[1:]} and {test.images.shape[1:]}"
         raise UserError(f"data {name}: training and test samples differ in shape: {shapes}")
     learnt, tested = (Inputs.found(split.images) for split in (train, test))
-    as_floats = learnt.kind == "floats" and test.images.dtype.kind == "f"
-    if learnt.kind != tested.kind and not as_floats:  # a model would see them at two scales
-        raise UserError(
-            f"data {name}: the training samples are {learnt}; the test samples are {tested}; give "
-            "both in one type and range"
-        )
+    for one, other in zip(learnt.parts or [learnt], tested.parts or [tested], strict=True):
+        _check_scale(name, one, other, one.kind == "floats" and test.images.dtype.kind in "fV")
     of_both = [None if s.targets is None else Targets.found(s.targets) for s in (train, test)]
     if len({own and (own.kind, own.shape) for own in of_both}) > 1:
         raise UserError(f"data {name}: training and test samples have targets of several kinds")
@@ -424,6 +424,18 @@ def _check(name: str, train: Split, test: Split) -> None:
             f"data {name}: the test samples have tokens up to {of_both[1].outputs - 1}, the "
             f"training samples up to {of_both[0].outputs - 1}"
         )
+
+
+def _check_scale(name: str, learnt: Inputs, tested: Inputs, as_floats: bool) -> None:
+    """Refuses, or of floats warns of, samples that a model would see at two scales."""
+    line = f"the training samples are {learnt}; the test samples are {tested}"
+    if learnt.kind != tested.kind and not as_floats:
+        raise UserError(f"data {name}: {line}; give both in one type and range")
+    width = learnt.high - learnt.low
+    beyond = max(learnt.low - tested.low, tested.high - learnt.high)
+    not_normalised = tested.kind == "pixels" and width >= 1.5  # theirs is 1 at most
+    if learnt.kind == "floats" and (not_normalised or beyond > FAR * width):
+        log.warning("data %s: %s; were both normalised alike?", name, line)
 
 
 def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Dataset:
@@ -453,7 +465,7 @@ def of_clients(name: str, data: Mapping[Any, Any]) -> Dataset:
         UserError: one line, for whatever is wrong, with the client's name.
     """
     parts = [as_dataset(f"{name} of client {client}", own) for client, own in data.items()]
-    forms = {(p.inputs.shape, p.train.images.dtype.str, p.inputs.kind): p.inputs for p in parts}
+    forms = {(p.inputs.shape, str(p.train.images.dtype), _kinds(p.inputs)): p.inputs for p in parts}
     if len(forms) > 1:
         named = " and ".join(str(forms[form]) for form in sorted(forms)[:2])
         raise UserError(f"data {name}: clients' samples are of several kinds: {named}")
@@ -472,6 +484,10 @@ def of_clients(name: str, data: Mapping[Any, Any]) -> Dataset:
     if len(names) > 1:
         raise UserError(f"data {name}: clients' classes have several names, {sorted(names)[:2]}")
     return _checked(name, train, test, names.pop() if names else ())
+
+
+def _kinds(inputs: Inputs) -> tuple[str, ...]:
+    return tuple(part.kind for part in inputs.parts or (inputs,))
 
 
 def _samples_together(name: str, parts: Sequence[np.ndarray | Lazy]) -> np.ndarray | Lazy:

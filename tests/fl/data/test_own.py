@@ -136,9 +136,24 @@ def test_images_at_two_scales_are_refused_not_scored(train: np.ndarray, test: np
         as_dataset("x", Dataset("made by hand", *splits, num_classes=4))
 
 
-def test_floats_of_training_and_test_may_reach_as_far_as_they_like() -> None:
-    as_dataset("x", ((2 * SMOOTH - 1, LABELS), (SMOOTH, LABELS)))
+def test_several_inputs_are_at_one_scale_too() -> None:
+    one, other = (((images, SMOOTH[:, 0, 0]), LABELS) for images in (COLOUR, COLOUR.astype(float)))
+    with pytest.raises(UserError, match=r"the training samples are images .* to 255"):
+        as_dataset("x", (one, other))
+    with pytest.raises(UserError, match="clients' samples are of several kinds"):
+        as_dataset("x", {"a": one, "b": other})
+
+
+def test_floats_that_were_normalised_on_one_side_alone_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     as_dataset("x", ((COLOUR, LABELS), (SMOOTH, LABELS)))
+    as_dataset("x", ((4 * SMOOTH - 2, LABELS), (5 * SMOOTH - 3, LABELS)))
+    assert not caplog.messages
+    for test in (SMOOTH, 255 * SMOOTH):
+        as_dataset("x", ((4 * SMOOTH - 2, LABELS), (test, LABELS)))
+        assert "were both normalised alike?" in caplog.messages.pop()
+        caplog.clear()
 
 
 @pytest.mark.parametrize(
