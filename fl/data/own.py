@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
+from torch.utils.data import Subset
 
 from fl.data.datasets import Dataset, Split
 from fl.data.image_files import check_names, in_one_form, pixels
@@ -386,13 +387,18 @@ def _values(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _class_names(data: Any) -> tuple[str, ...]:
-    """What the data set object calls its classes, as torchvision and Hugging Face do."""
+    """What the data set object calls its classes, as torchvision and Hugging Face do; nothing where
+    it may change their labels."""
+    if isinstance(data, Subset):
+        return _class_names(data.dataset)
+    if getattr(data, "target_transform", None) is not None:
+        return ()
     if isinstance(names := getattr(data, "classes", None), list | tuple):
         return tuple(map(str, names))
     features = getattr(data, "features", None)
     label = _column(features, LABEL_COLUMNS) if isinstance(features, Mapping) else None
-    if features is None or label is None:  # a torch Subset has the names in what it is of
-        return _class_names(data.dataset) if hasattr(data, "dataset") else ()
+    if features is None or label is None:
+        return ()
     return tuple(getattr(features[label], "names", None) or ())
 
 

@@ -83,6 +83,19 @@ def test_data_set_objects_have_pairs_or_columns_and_names_of_classes(columns: bo
     assert found.class_names == names
 
 
+def test_names_of_classes_are_not_taken_from_what_may_have_other_labels() -> None:
+    pairs = list(zip(COLOUR, (LABELS % 2).tolist(), strict=True))
+    base = Listed(pairs, classes=("ant", "bee", "cat"))
+    part = as_dataset("d", Subset(base, range(10)))  # type: ignore[arg-type]
+    assert part.class_names == base.classes
+    for data in (
+        Listed(pairs, dataset=base),
+        Listed(pairs, classes=base.classes, target_transform=abs),
+    ):
+        found = as_dataset("d", data)
+        assert (found.num_classes, found.class_names) == (2, ())
+
+
 def test_a_list_of_pillows_images_is_read_as_each_of_them() -> None:
     colours = [Image.fromarray(image.transpose(1, 2, 0)).convert("P") for image in COLOUR]
     pairs = as_dataset("d", list(zip(colours, LABELS.tolist(), strict=True)))
