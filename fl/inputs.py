@@ -193,3 +193,34 @@ def as_inputs(samples: np.ndarray) -> Tensor:
     if tensor.dtype == torch.uint8 and tensor.ndim == 4:
         return tensor.float().div_(255)
     return tensor.float() if tensor.is_floating_point() else tensor.long()
+
+
+def in_bytes(samples: np.ndarray) -> np.ndarray:
+    """Images of floats as uint8, where each value is exactly one of n / 255; else as they are."""
+    if samples.ndim not in (3, 4) or not samples.size or samples.min() < 0 or samples.max() > 1:
+        return samples
+    if samples.ndim == 3 and np.isin(samples, (0, 1)).all():  # rows of ones and zeros
+        return samples
+    levels = np.round(samples * 255)
+    exact = np.allclose(levels / 255, samples, rtol=0, atol=np.finfo(samples.dtype).eps)
+    return levels.astype(np.uint8) if exact else samples
+
+
+def channels_first(samples: np.ndarray) -> np.ndarray:
+    """Images as (N, C, H, W); all else, also floats outside [0, 1], as it is."""
+    if samples.dtype.kind == "f" and samples.size and not 0 <= samples.min() <= samples.max() <= 1:
+        return samples
+    if samples.dtype.kind != "f" and samples.dtype != np.uint8:
+        return samples
+    if samples.ndim == 3 and samples.dtype == np.uint8:
+        return samples[:, None]
+    if samples.ndim == 4 and samples.shape[1] not in (1, 3) and samples.shape[3] in (1, 3):
+        return samples.transpose(0, 3, 1, 2)
+    return samples
+
+
+def is_whole(array: np.ndarray) -> bool:
+    """Whether these are whole numbers that int64 holds. Spans of time, for which NumPy counts as
+    integers, are none."""
+    fits = array.dtype != np.uint64 or not array.size or array.max() < 2**63
+    return array.dtype.kind in "iu" and bool(fits)

@@ -223,7 +223,8 @@ class Dataset:
     @cached_property
     def targets(self) -> Targets | None:
         """What a model is to answer, where that is no class; there is one "class" then."""
-        return None if self.train.targets is None else Targets.found(self.train.targets)
+        found = [Targets.found(s.targets) for s in (self.train, self.test) if s.targets is not None]
+        return replace(found[0], outputs=max(own.outputs for own in found)) if found else None
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -6,9 +6,10 @@ set object that draws random numbers, or that main memory cannot hold, is read w
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,12 @@ from fl.data.datasets import Dataset, Split
 from fl.data.image_files import check_names, in_one_form, pixels
 from fl.data.lazy import Augment, Lazy, is_lazy, items_of, mapped
 from fl.errors import UserError, reason_of
-from fl.inputs import Inputs, as_inputs, together
+from fl.inputs import Inputs, as_inputs, channels_first, in_bytes, is_whole, together
 from fl.seeding import all_streams, numpy_generator, stream_states
 from fl.targets import Targets
 
+Raw = tuple[np.ndarray | Lazy | tuple[np.ndarray, ...], np.ndarray]
+"""Samples, of several inputs a tuple, and labels, as they were given."""
 TEST_SHARE = 0.2
 """Share of the samples that is held out where no test split is given."""
 FORMS = (
@@ -72,24 +75,59 @@ def _as_dataset(name: str, data: Any) -> Dataset:
     if isinstance(data, Dataset):
         _check(name, data.train, data.test)
         return data
+    if isinstance(data, Mapping) and data and not {"train", "test"} & data.keys():
+        return of_clients(name, data)
+    given = _parts(name, data)
+    [found] = _splits(name, [[_read(own, part) for own, part in given.items()]])
+    train, test = _two(found)
+    return _checked(name, train, test, _one_name(name, given.values()))
+
+
+def _parts(name: str, data: Any) -> dict[str, Any]:
+    """The data by its name; or the training and the test part, each by its own."""
+    if isinstance(data, Dataset):
+        data = {"train": data.train, "test": data.test}
     two = isinstance(data, tuple | list) and len(data) == 2
     if two and (all(map(_is_pair, data)) or all(map(_is_object, data))):
         data = {"train": data[0], "test": data[1]}
     if not isinstance(data, Mapping):
-        return _checked(name, *_held_out(_split(name, data)), _class_names(data))
-    missing = {"train", "test"} - data.keys()
-    if len(missing) == 2 and data:
-        return of_clients(name, data)
-    if missing:
+        return {name: data}
+    if missing := {"train", "test"} - data.keys():
         raise UserError(f"data {name}: no {' and no '.join(sorted(missing))} in the mapping")
-    train, test = (_split(f"{name} {part}", data[part]) for part in ("train", "test"))
-    names, others = _class_names(data["train"]), _class_names(data["test"])
-    if names and others and names != others:
-        raise UserError(
-            f"data {name}: training and test name the classes otherwise, {names} and {others}, so "
-            "a label is not the same class in both"
-        )
-    return _checked(name, train, test, names)
+    return {f"{name} {part}": data[part] for part in ("train", "test")}
+
+
+def _splits(name: str, clients: Sequence[Sequence[Raw]]) -> list[list[Split]]:
+    """Each client's parts, or those of all data; all of them together tell what they are."""
+    every = [raw for own in clients for raw in own]
+    labels = [labels for _, labels in every]
+    if len({(own.dtype.kind, own.shape[1:]) for own in labels}) > 1:
+        raise UserError(f"data {name}: parts of it have labels or targets of several kinds")
+    columns = _labels(name, np.concatenate(labels))
+    rows = pairwise(np.cumsum([0, *map(len, labels)]))
+    samples = _alike(name, [samples for samples, _ in every])
+    splits = (
+        Split(own, **{key: column[first:last] for key, column in columns.items()})
+        for own, (first, last) in zip(samples, rows, strict=True)
+    )
+    return [[next(splits) for _ in own] for own in clients]
+
+
+def _alike(name: str, parts: Sequence[Any]) -> list[Any]:
+    """Samples of each part as they are stored, in one type where all were of one kind."""
+    if any(isinstance(part, tuple) for part in parts):
+        if len({isinstance(part, tuple) and len(part) for part in parts}) > 1:
+            raise UserError(f"data {name}: parts of it differ in their inputs")
+        columns = [_alike(name, column) for column in zip(*parts, strict=True)]
+        return [together(own) for own in zip(*columns, strict=True)]
+    kept = [stored(name, part) for part in parts]
+    arrays = [channels_first(part) for part in parts if isinstance(part, np.ndarray)]
+    if len(arrays) < len(parts) or len({(own.shape[1:], own.dtype) for own in kept}) == 1:
+        return kept
+    if len({(own.shape[1:], own.dtype.kind, Inputs.found(own).kind) for own in arrays}) > 1:
+        return kept
+    starts = np.cumsum(list(map(len, parts)))
+    return np.split(stored(name, np.concatenate(parts)), starts[:-1])
 
 
 def _is_pair(data: Any) -> bool:
@@ -109,23 +147,29 @@ def _is_object(data: Any) -> bool:
     return able and not is_array and not isinstance(data, Sequence | Mapping)
 
 
-def _held_out(whole: Split) -> tuple[Split, Split]:
-    order = numpy_generator(0, "own test").permutation(len(whole.labels))
-    count = max(1, round(TEST_SHARE * len(order)))
-    return whole.take(np.sort(order[count:])), whole.take(np.sort(order[:count]))
+def _two(parts: Sequence[Split]) -> Sequence[Split]:
+    """Training and test split; of one sample there is no test."""
+    if len(parts) == 2:
+        return parts
+    order = numpy_generator(0, "own test").permutation(len(parts[0].labels))
+    count = min(max(1, round(TEST_SHARE * len(order))), len(order) - 1)
+    return [parts[0].take(np.sort(own)) for own in (order[count:], order[:count])]
 
 
-def _split(name: str, data: Any) -> Split:
+def _read(name: str, data: Any) -> Raw:
+    if isinstance(data, Split):
+        images, parts = data.images, data.images.dtype.names
+        labels = _plain(name, data.labels if data.targets is None else data.targets)
+        return tuple(np.asarray(images)[part] for part in parts) if parts else images, labels
     if _is_pair(data):
         _check_rows(name, *data)
-        given, labels = data[0], _array(name, data[1])
+        given, labels = data[0], _plain(name, data[1])
         if isinstance(given, tuple) and len(given) != len(labels):
             return _several(name, [_array(name, part) for part in given], labels)
         if len(given) != len(labels):
             raise UserError(f"data {name}: {len(given)} samples but {len(labels)} labels")
         in_file = mapped(name, given) if isinstance(given, np.memmap) else None
-        images = stored(name, _array(name, given) if in_file is None else in_file)
-        return Split(images, **_labels(name, labels))
+        return _numbers(name, _array(name, given)) if in_file is None else in_file, labels
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         kind = type(data).__name__
         hint = "; give its dataset" if hasattr(data, "dataset") else ""
@@ -140,20 +184,26 @@ def _split(name: str, data: Any) -> Split:
         draws = stream_states() != before
     if draws:  # of later samples than were tried
         return _read_later(name, data)
-    if not samples:
+    labels = _plain(name, [np.asarray(label) for _, label in samples])
+    return _numbers(name, _stacked(name, [image for image, _ in samples])), labels
+
+
+def _plain(name: str, labels: Any) -> np.ndarray:
+    """Labels as an array, without an axis of one; integers as int64."""
+    found = _array(name, labels)
+    if not len(found):
         raise UserError(f"data {name} has no samples")
-    images = _stacked(name, [image for image, _ in samples])
-    labels = _array(name, [np.asarray(label) for _, label in samples])
-    return Split(stored(name, images), **_labels(name, labels))
+    if found.ndim == 2 and found.shape[1] == 1:
+        found = found[:, 0]
+    return found.astype(np.int64) if found.dtype == bool or is_whole(found) else found
 
 
-def _read_later(name: str, data: Any) -> Split:
+def _read_later(name: str, data: Any) -> Raw:
     """A data set object's samples, which are read when they are needed."""
     read, targets = items_of(name, data, partial(_lazy_sample, name))
-    if read.form.dtype.kind == "f" and _channels_first(read.form) is not read.form:
+    if read.form.dtype.kind == "f" and channels_first(read.form) is not read.form:
         read, targets = items_of(name, data, partial(_lazy_sample, name, channels_last=True))
-    labels = _array(name, [np.asarray(own) for own in targets])
-    return Split(stored(name, read), **_labels(name, labels))
+    return read, _plain(name, [np.asarray(own) for own in targets])
 
 
 def _check_rows(name: str, given: Any, labels: Any) -> None:
@@ -176,7 +226,7 @@ def _has_several(sample: Any) -> bool:
     return all(hasattr(part, "shape") for part in sample[0])
 
 
-def _several_of(name: str, data: Any) -> Split:
+def _several_of(name: str, data: Any) -> Raw:
     """A data set object's samples of several inputs, which are read once.
 
     Raises:
@@ -196,15 +246,15 @@ def _several_of(name: str, data: Any) -> Split:
         rows.append([np.array(_array(name, part)) for part in inputs])  # copies, as in _sample
         labels.append(np.asarray(label))
     columns = [np.stack(column) for column in zip(*rows)]  # noqa: B905
-    return _several(name, columns, _array(name, labels))
+    return _several(name, columns, _plain(name, labels))
 
 
-def _several(name: str, inputs: Sequence[np.ndarray], labels: np.ndarray) -> Split:
+def _several(name: str, inputs: Sequence[np.ndarray], labels: np.ndarray) -> Raw:
     """Samples of several inputs, each (N, ...)."""
     counts = {len(column) for column in (*inputs, labels)}
     if len(counts) > 1:
         raise UserError(f"data {name}: inputs and labels of several lengths, {sorted(counts)}")
-    return Split(together([stored(name, column) for column in inputs]), **_labels(name, labels))
+    return tuple(_numbers(name, column) for column in inputs), labels
 
 
 def _lazy_sample(name: str, sample: Any, *, channels_last: bool = False) -> tuple[np.ndarray, Any]:
@@ -219,7 +269,7 @@ def _lazy_sample(name: str, sample: Any, *, channels_last: bool = False) -> tupl
     if found.dtype.kind in "bf":
         found = found.astype(np.float32)
         return found.transpose(2, 0, 1) if channels_last else found, label
-    return _channels_first(found[None])[0] if found.dtype == np.uint8 else found, label
+    return channels_first(found[None])[0] if found.dtype == np.uint8 else found, label
 
 
 def _sample(name: str, sample: Any) -> tuple[np.ndarray, Any]:
@@ -266,6 +316,24 @@ def _column(sample: Mapping[str, Any], names: Sequence[str]) -> str | None:
     return next((name for name in names if name in sample), None)
 
 
+def _numbers(name: str, samples: np.ndarray) -> np.ndarray:
+    """The samples, (N, ...), if they can be stored.
+
+    Raises:
+        UserError: they are no numbers, not finite, or without a shape.
+    """
+    if samples.dtype.kind not in "biuf" or samples.ndim < 2:
+        raise UserError(
+            f"data {name}: samples of type {samples.dtype} and shape {samples.shape}; expected "
+            "numbers, (N, ...) with at least one axis for each sample"
+        )
+    if samples.dtype.kind == "f" and not np.isfinite(samples).all():
+        raise UserError(f"data {name}: samples with NaN or infinite values")
+    if samples.dtype.kind in "iu" and not is_whole(samples):
+        raise UserError(f"data {name}: integers of 2**63 and more; allowed: less")
+    return samples.astype(np.float32) if samples.dtype == bool else samples
+
+
 def stored(name: str, samples: np.ndarray | Lazy) -> Any:
     """Samples, (N, ...), as they are stored: integers in their own type, floats as float32; those
     that are read when needed are already.
@@ -275,7 +343,7 @@ def stored(name: str, samples: np.ndarray | Lazy) -> Any:
     gray images only with such levels: other floats are sequences.
 
     Raises:
-        UserError: they are no numbers, not finite, or without a shape; or uint8 of 0 and 1.
+        UserError: they are uint8 of 0 and 1.
     """
     values = samples.form if isinstance(samples, Lazy) else samples
     if values.dtype == np.uint8 and values.ndim in (3, 4) and values.max(initial=0) == 1:
@@ -285,51 +353,11 @@ def stored(name: str, samples: np.ndarray | Lazy) -> Any:
         )
     if isinstance(samples, Lazy):
         return samples
-    if samples.dtype.kind not in "biuf" or samples.ndim < 2:
-        raise UserError(
-            f"data {name}: samples of type {samples.dtype} and shape {samples.shape}; expected "
-            "numbers, (N, ...) with at least one axis for each sample"
-        )
-    samples = samples.astype(np.float32) if samples.dtype == bool else samples
     if samples.dtype.kind == "f":
-        if not np.isfinite(samples).all():
-            raise UserError(f"data {name}: samples with NaN or infinite values")
-        samples = _in_bytes(samples)
-    if samples.dtype.kind == "f" or samples.dtype == np.uint8:
-        samples = _channels_first(samples)
-    elif not is_whole(samples):
-        raise UserError(f"data {name}: integers of 2**63 and more; allowed: less")
+        samples = in_bytes(samples)
+    samples = channels_first(samples)
     kept = np.float32 if samples.dtype.kind == "f" else samples.dtype
     return np.ascontiguousarray(samples, dtype=kept)
-
-
-def _in_bytes(samples: np.ndarray) -> np.ndarray:
-    """Images of floats as uint8, where each value is exactly one of n / 255; else as they are."""
-    if samples.ndim not in (3, 4) or not samples.size or samples.min() < 0 or samples.max() > 1:
-        return samples
-    if samples.ndim == 3 and np.isin(samples, (0, 1)).all():  # rows of ones and zeros
-        return samples
-    levels = np.round(samples * 255)
-    exact = np.allclose(levels / 255, samples, rtol=0, atol=np.finfo(samples.dtype).eps)
-    return levels.astype(np.uint8) if exact else samples
-
-
-def _channels_first(samples: np.ndarray) -> np.ndarray:
-    """Images as (N, C, H, W); all else, also floats outside [0, 1], as it is."""
-    if samples.dtype.kind == "f" and samples.size and not 0 <= samples.min() <= samples.max() <= 1:
-        return samples
-    if samples.ndim == 3 and samples.dtype == np.uint8:
-        return samples[:, None]
-    if samples.ndim == 4 and samples.shape[1] not in (1, 3) and samples.shape[3] in (1, 3):
-        return samples.transpose(0, 3, 1, 2)
-    return samples
-
-
-def is_whole(array: np.ndarray) -> bool:
-    """Whether these are whole numbers that int64 holds. Spans of time, for which NumPy counts as
-    integers, are none."""
-    fits = array.dtype != np.uint64 or not array.size or array.max() < 2**63
-    return array.dtype.kind in "iu" and bool(fits)
 
 
 def _labels(name: str, labels: np.ndarray) -> dict[str, Any]:
@@ -341,12 +369,8 @@ def _labels(name: str, labels: np.ndarray) -> dict[str, Any]:
     Raises:
         UserError: they are none of these.
     """
-    if labels.ndim == 2 and labels.shape[1] == 1 and labels.dtype.kind != "f":
-        labels = labels[:, 0]
-    if labels.dtype == bool:
-        labels = labels.astype(np.uint8)
     if labels.ndim == 1 and is_whole(labels):
-        return {"labels": labels.astype(np.int64)}
+        return {"labels": labels}
     targets: np.ndarray | None = None
     if labels.dtype.kind == "f" and labels.ndim in (1, 2) and np.isfinite(labels).all():
         targets = _values(name, labels)
@@ -386,6 +410,17 @@ def _values(name: str, values: np.ndarray) -> np.ndarray:
     return values.reshape(len(values), -1).astype(np.float32)
 
 
+def _one_name(name: str, parts: Iterable[Any]) -> tuple[str, ...]:
+    """What the data set objects that say so call their classes."""
+    found = [*dict.fromkeys(filter(None, map(_class_names, parts)))]
+    if len(found) > 1:
+        raise UserError(
+            f"data {name}: parts of it name the classes otherwise, {found[0]} and {found[1]}, so a "
+            "label is not the same class in both"
+        )
+    return found[0] if found else ()
+
+
 def _class_names(data: Any) -> tuple[str, ...]:
     """What the data set object calls its classes, as torchvision and Hugging Face do; nothing where
     it may change their labels."""
@@ -409,14 +444,7 @@ def _check(name: str, train: Split, test: Split) -> None:
             raise UserError(f"data {name} has no {part} samples")
         if split.labels.min() < 0:
             raise UserError(f"data {name}: label {split.labels.min()}; allowed: 0 and more")
-    if train.images.dtype.names and train.images.dtype != test.images.dtype:
-        raise UserError(f"data {name}: training and test samples differ in their inputs")
-    if train.images.shape[1:] != test.images.shape[1:]:
-        shapes = f"{train.images.shape[1:]} and {test.images.shape[1:]}"
-        raise UserError(f"data {name}: training and test samples differ in shape: {shapes}")
-    learnt, tested = (Inputs.found(split.images) for split in (train, test))
-    for one, other in zip(learnt.parts or [learnt], tested.parts or [tested], strict=True):
-        _check_scale(name, one, other, one.kind == "floats" and test.images.dtype.kind in "fV")
+    _check_alike(name, train, test)
     of_both = [None if s.targets is None else Targets.found(s.targets) for s in (train, test)]
     if len({own and (own.kind, own.shape) for own in of_both}) > 1:
         raise UserError(f"data {name}: training and test samples have targets of several kinds")
@@ -425,11 +453,18 @@ def _check(name: str, train: Split, test: Split) -> None:
             f"data {name}: target {constant[0]} has one value in all training samples, so there is "
             "nothing to learn: leave it out"
         )
-    if of_both[0] and of_both[1] and of_both[1].outputs > of_both[0].outputs:
-        raise UserError(
-            f"data {name}: the test samples have tokens up to {of_both[1].outputs - 1}, the "
-            f"training samples up to {of_both[0].outputs - 1}"
-        )
+
+
+def _check_alike(name: str, train: Split, test: Split) -> None:
+    """Refuses training and test samples of which a model for the ones is none for the others."""
+    if train.images.dtype.names and train.images.dtype != test.images.dtype:
+        raise UserError(f"data {name}: training and test samples differ in their inputs")
+    if train.images.shape[1:] != test.images.shape[1:]:
+        shapes = f"{train.images.shape[1:]} and {test.images.shape[1:]}"
+        raise UserError(f"data {name}: training and test samples differ in shape: {shapes}")
+    learnt, tested = (Inputs.found(split.images) for split in (train, test))
+    for one, other in zip(learnt.parts or [learnt], tested.parts or [tested], strict=True):
+        _check_scale(name, one, other, one.kind == "floats" and test.images.dtype.kind in "fV")
 
 
 def _check_scale(name: str, learnt: Inputs, tested: Inputs, as_floats: bool) -> None:
@@ -470,30 +505,32 @@ def of_clients(name: str, data: Mapping[Any, Any]) -> Dataset:
     Raises:
         UserError: one line, for whatever is wrong, with the client's name.
     """
-    parts = [as_dataset(f"{name} of client {client}", own) for client, own in data.items()]
-    forms = {(p.inputs.shape, str(p.train.images.dtype), _kinds(p.inputs)): p.inputs for p in parts}
+    given = [_parts(f"{name} of client {client}", own) for client, own in data.items()]
+    raws = [[_read(own, part) for own, part in parts.items()] for parts in given]
+    found = _splits(name, raws)
+    forms: dict[Any, Inputs] = {}
+    for own in found:
+        _check_alike(name, own[0], own[-1])
+        inputs = Inputs.found(own[0].images)
+        kinds = [part.kind for part in inputs.parts or [inputs]]
+        forms |= {(inputs.shape, str(part.images.dtype), *kinds): inputs for part in own}
     if len(forms) > 1:
         named = " and ".join(str(forms[form]) for form in sorted(forms)[:2])
         raise UserError(f"data {name}: clients' samples are of several kinds: {named}")
-    splits = [split for p in parts for split in (p.train, p.test)]
+    splits = [split for own in found for split in _two(own)]
     sizes = [len(split.labels) for split in splits]
-    held = np.repeat(np.tile([False, True], len(parts)), sizes)
+    held = np.repeat(np.tile([False, True], len(raws)), sizes)
+    targets = [split.targets for split in splits if split.targets is not None]
     train = Split(
         images=_samples_together(name, [split.images for split in splits]),
         labels=np.concatenate([split.labels for split in splits]),
-        targets=_together(name, [split.targets for split in splits]),
-        clients=np.repeat(np.repeat(np.arange(len(parts)), 2), sizes),
+        targets=np.concatenate(targets) if targets else None,
+        clients=np.repeat(np.repeat(np.arange(len(raws)), 2), sizes),
         held=held,
     )
     test = train.take(np.flatnonzero(held))
-    names = {p.class_names for p in parts if p.class_names}
-    if len(names) > 1:
-        raise UserError(f"data {name}: clients' classes have several names, {sorted(names)[:2]}")
-    return _checked(name, train, test, names.pop() if names else ())
-
-
-def _kinds(inputs: Inputs) -> tuple[str, ...]:
-    return tuple(part.kind for part in inputs.parts or (inputs,))
+    every = [part for parts in given for part in parts.values()]
+    return _checked(name, train, test, _one_name(name, every))
 
 
 def _samples_together(name: str, parts: Sequence[np.ndarray | Lazy]) -> np.ndarray | Lazy:
@@ -504,12 +541,3 @@ def _samples_together(name: str, parts: Sequence[np.ndarray | Lazy]) -> np.ndarr
             "by random transforms: give all in one form"
         )
     return Lazy.joined(lazy) if lazy else np.concatenate([np.asarray(part) for part in parts])
-
-
-def _together(name: str, parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    """Clients' targets in one array; None where they have classes."""
-    there = [part for part in parts if part is not None]
-    forms = {(part.shape[1:], part.dtype.str) for part in there}
-    if len(there) not in (0, len(parts)) or len(forms) > 1:
-        raise UserError(f"data {name}: clients' targets are of several kinds")
-    return np.concatenate(there) if there else None

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from fl.data.by_path import read_arrays
-from fl.data.own import is_whole
 from fl.errors import UserError, reason_of
+from fl.inputs import is_whole
 from fl.whole_files import read_text, replacing
 
 Lists = list[np.ndarray]

@@ -93,7 +93,7 @@ def arrays() -> dict[str, tuple[dict[str, Any], str]]:
         "bright": ({"images": IMAGES + 2.0}, "does not take floats of shape (8, 8)"),
         "negative": ({"labels": LABELS - 1}, "label -1"),
         "lengths": ({"labels": LABELS[:7]}, "160 samples but 7 labels"),
-        "one sample": ({"images": IMAGES[:1], "labels": LABELS[:1]}, "no training samples"),
+        "one sample": ({"images": IMAGES[:1], "labels": LABELS[:1]}, "no test samples"),
     }
 
 

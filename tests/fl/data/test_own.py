@@ -417,6 +417,20 @@ def test_clients_keep_their_own_samples_and_their_own_tests(door: str, tmp_path:
     assert np.array_equal(found.test.images, train.images[train.held])
 
 
+def test_what_samples_are_is_told_by_all_clients_together() -> None:
+    """One with bytes in floats, and one with a single sample, are clients like others."""
+    exact = COLOUR / 255
+    for one, other in ((SMOOTH, exact), (SMOOTH[:, 0], exact[:, 0])):
+        given = {"a": (one, LABELS), "b": (other, LABELS), "c": (other[:1], LABELS[:1])}
+        train = as_dataset("d", given).train
+        assert train.clients is not None
+        assert train.held is not None
+        assert np.bincount(train.clients[train.held], minlength=3).tolist() == [4, 4, 0]
+        own = np.asarray(train.images[train.clients == 1])
+        assert own.dtype == np.float32
+        assert np.array_equal(np.sort(own, 0), np.sort(other, 0).astype(np.float32))
+
+
 def test_fewer_clients_than_the_data_is_of_are_drawn_by_the_seed() -> None:
     train = as_dataset("own", {k: hospital(k, 10) for k in range(20)}).train
     owners = (train.clients, train.held)
