@@ -297,7 +297,8 @@ def _array(name: str, image: Any) -> np.ndarray:
     if np.ma.is_masked(image):
         raise UserError(f"data {name}: masked values; fill them in")
     try:
-        return np.asarray(image)
+        found = np.asarray(image)
+        return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
     except (TypeError, ValueError, RuntimeError) as error:  # ragged, or a tensor of another kind
         raise UserError(f"data {name}: no array: {reason_of(error)}") from None
 
@@ -353,9 +354,7 @@ def stored(name: str, samples: np.ndarray | Lazy) -> Any:
         )
     if isinstance(samples, Lazy):
         return samples
-    if samples.dtype.kind == "f":
-        samples = in_bytes(samples)
-    samples = channels_first(samples)
+    samples = channels_first(in_bytes(samples) if samples.dtype.kind == "f" else samples)
     kept = np.float32 if samples.dtype.kind == "f" else samples.dtype
     return np.ascontiguousarray(samples, dtype=kept)
 
@@ -402,6 +401,10 @@ def _values(name: str, values: np.ndarray) -> np.ndarray:
             f"data {name}: targets of the floats 0 to {len(found) - 1}: give integers for classes; "
             "standardise them, as (y - mean) / deviation, for values"
         )
+    few = 1 < len(found) <= min(20, len(values) / 10)  # as classes are
+    if few and np.array_equal(found, np.round(found)):
+        line = "data %s: %d whole numbers as floats are learned as values; integers are classes"
+        log.warning(line, name, len(found))
     if (most := float(np.abs(values).max(initial=0))) > LARGEST_VALUE:
         raise UserError(
             f"data {name}: targets up to {most:g}; allowed: {LARGEST_VALUE:g}: standardise them, "

@@ -109,6 +109,13 @@ def test_what_is_no_target_is_one_line(labels: Any, line: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_floats_that_may_be_meant_as_classes_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    as_dataset("own", (X, X[:, 0]))
+    assert not caplog.messages
+    as_dataset("own", (X, np.sign(X[:, 0])))
+    assert "2 whole numbers as floats are learned as values; integers are" in caplog.text
+
+
 def test_what_targets_are_is_told_by_all_clients_together() -> None:
     """A client's own looked otherwise, and its data was refused."""
     values, labels = X[:, 0].copy(), (X > 0).astype(int)

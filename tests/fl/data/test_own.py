@@ -83,6 +83,13 @@ def test_data_set_objects_have_pairs_or_columns_and_names_of_classes(columns: bo
     assert found.class_names == names
 
 
+def test_integers_in_the_other_order_of_bytes_are_the_same() -> None:
+    tokens = np.arange(60).reshape(20, 3)
+    found = as_dataset("d", (tokens.astype(tokens.dtype.newbyteorder()), LABELS)).train.images
+    assert found.dtype.isnative
+    assert np.array_equal(found, as_dataset("d", (tokens, LABELS)).train.images)
+
+
 def test_names_of_classes_are_not_taken_from_what_may_have_other_labels() -> None:
     pairs = list(zip(COLOUR, (LABELS % 2).tolist(), strict=True))
     base = Listed(pairs, classes=("ant", "bee", "cat"))
