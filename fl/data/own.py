@@ -121,13 +121,14 @@ def _alike(name: str, parts: Sequence[Any]) -> list[Any]:
         columns = [_alike(name, column) for column in zip(*parts, strict=True)]
         return [together(own) for own in zip(*columns, strict=True)]
     kept = [stored(name, part) for part in parts]
-    arrays = [channels_first(part) for part in parts if isinstance(part, np.ndarray)]
-    if len(arrays) < len(parts) or len({(own.shape[1:], own.dtype) for own in kept}) == 1:
+    lazy = any(isinstance(part, Lazy) for part in parts)
+    if lazy or len({(own.shape[1:], own.dtype) for own in kept}) == 1:
         return kept
-    if len({(own.shape[1:], own.dtype.kind, Inputs.found(own).kind) for own in arrays}) > 1:
+    given = map(channels_first, parts)
+    if len({(own.shape[1:], own.dtype.kind, Inputs.found(own).kind) for own in given}) > 1:
         return kept
-    starts = np.cumsum(list(map(len, parts)))
-    return np.split(stored(name, np.concatenate(parts)), starts[:-1])
+    ends = np.cumsum([len(part) for part in parts])
+    return np.split(stored(name, np.concatenate(parts)), ends[:-1])
 
 
 def _is_pair(data: Any) -> bool:
@@ -157,6 +158,7 @@ def _two(parts: Sequence[Split]) -> Sequence[Split]:
 
 
 def _read(name: str, data: Any) -> Raw:
+    """What is given for one split."""
     if isinstance(data, Split):
         images, parts = data.images, data.images.dtype.names
         labels = _plain(name, data.labels if data.targets is None else data.targets)
@@ -506,7 +508,7 @@ def of_clients(name: str, data: Mapping[Any, Any]) -> Dataset:
     that are for a client's own test are marked as held. Together they are the test split.
 
     Raises:
-        UserError: one line, for whatever is wrong, with the client's name.
+        UserError: one line, for whatever is wrong.
     """
     given = [_parts(f"{name} of client {client}", own) for client, own in data.items()]
     raws = [[_read(own, part) for own, part in parts.items()] for parts in given]
