@@ -248,12 +248,16 @@ def _check_own_model(training: Training, method: Method, run_spec: RunSpec, *, d
             "%s: its answer in evaluation %s: figures are of this run's number of ranks alone",
             *(training.model, reason),
         )
-    values = run_spec.targets is not None and run_spec.targets.kind == "values"
-    if values or (own_loss and method.any_targets):
-        return  # any answer may be meant
+    kind = run_spec.targets and run_spec.targets.kind
+    if kind == "values" and getattr(vars(model).get("own_loss"), "log_input", False):
+        log.warning("R2 is of the answers as they are, but the loss takes them for logarithms")
+    if kind == "values" or (own_loss and method.any_targets and kind != "labels"):
+        return  # any answer may be meant; of classes the largest counts
     if found := squashes(model, inputs):
         who = f"{method.name} fuses" if own_loss else "cross-entropy takes"
         instead = "" if own_loss else ", or give the loss that goes with it"
+        if kind == "labels":
+            who, instead = "labels are scored by", ", and take nn.BCEWithLogitsLoss for nn.BCELoss"
         raise UserError(
             f"{training.model} ends with a {found}, but {who} logits: leave it out{instead}"
         )

@@ -61,7 +61,7 @@ def run(kind: str, **settings: Any) -> onefold.Result:
     training = {"optimizer": "adam", "lr": 0.005, "epochs": 20}
     common: dict[str, Any] = {"runtime": "inprocess", "progress": False, "partition": "iid"}
     common |= {"num_clients": 3, "classifier": training, "name": "run", "method": "fedavg"}
-    return onefold.run(data, **{"model": model, **common, **own, **settings})
+    return onefold.run(**{"data": data, "model": model, **common, **own, **settings})
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,20 @@ class Shares(nn.Module):
 
 
 def test_a_sigmoid_may_end_a_model_of_values_but_not_of_labels() -> None:
-    with pytest.raises(onefold.UserError, match="ends with a sigmoid, but cross-entropy takes"):
-        run("labels", model=Shares)
+    for loss in (None, nn.BCELoss()):  # of shares, each above 0 would count as held
+        with pytest.raises(onefold.UserError, match=r"ends with a sigmoid.* nn\.BCEWithLogitsLoss"):
+            run("labels", model=Shares, loss=loss)
     assert run("diabetes", model=Shares).metric == "R2"
+
+
+def test_a_loss_of_logarithms_is_warned_of_since_r2_is_of_the_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    counts = POINTS, np.random.default_rng(0).poisson(2, 300).astype(float)
+    for loss, warned in ((nn.PoissonNLLLoss(), True), (nn.HuberLoss(), False)):
+        caplog.clear()
+        run("diabetes", data=counts, loss=loss, dry_run=True)
+        assert ("R2 is of the answers as they are" in caplog.text) == warned
 
 
 def test_r2_is_scikit_learns_but_for_whose_variance_it_is() -> None:
