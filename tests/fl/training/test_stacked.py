@@ -115,6 +115,13 @@ def test_a_strangers_model_needs_nothing_written_for_cohorts(norm: nn.Module) ->
         assert_close(ours, train_plainly(own, recipe(own)))
 
 
+@pytest.mark.parametrize("kind", [torch.bool, torch.complex64, torch.int64])
+def test_a_buffer_may_be_of_any_type(kind: torch.dtype) -> None:
+    model = Own(nn.Identity())
+    model.register_buffer("mask", torch.tensor([True, False]).to(kind))
+    assert stacked.conflict(recipe_with(model)(inputs(CLASSIFIER, 9, 0))) is None
+
+
 class Mixes(nn.Module):
     def __init__(self) -> None:
         super().__init__()
