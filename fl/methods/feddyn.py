@@ -13,7 +13,7 @@ import torch
 from fl.bounds import NotNegative
 from fl.clients import Clients
 from fl.errors import UserError
-from fl.exchange import Tensors, checked, prefixed
+from fl.exchange import Tensors, checked
 from fl.federation import TaskInput, Training
 from fl.fusion.server import Server
 from fl.methods.averaging import Averaging, averaging_method
@@ -75,7 +75,7 @@ class LocalFedDyn(AfterFedAvg, ClassifierConfig):
 
         def upload() -> Tensors:
             own = {f"drift.{n}": g[n] + w - s[n] for n, w in parameters_sent(model).items()}
-            return {**prefixed("classifier", model), **own}
+            return {**recipe.upload(), **own}
 
         recipe = classifier_recipe(inputs, plain(self, proximal=alpha), model)
         near = [s[n] - g[n] for n, p in model.named_parameters() if p.requires_grad]

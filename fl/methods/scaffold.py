@@ -18,7 +18,7 @@ import torch
 from fl.bounds import Within
 from fl.clients import Clients
 from fl.errors import UserError
-from fl.exchange import Tensors, prefixed
+from fl.exchange import Tensors
 from fl.federation import TaskInput, Training
 from fl.fusion.server import Server
 from fl.methods.averaging import Averaging, averaging_method
@@ -59,7 +59,7 @@ class LocalScaffold(AfterFedAvg, ClassifierConfig):
         tau = self.steps(len(inputs.shard), smallest_batch(model))
 
         def upload() -> Tensors:
-            tensors = prefixed("classifier", model)
+            tensors = recipe.upload()
             for name, w in parameters_sent(model).items():
                 change = (x[name] - w) / (tau * self.lr) - c[name]
                 tensors |= {f"control.{name}": own[name] + change, f"change.{name}": change}

@@ -25,7 +25,8 @@ from fl.models import (
 )
 from fl.models.registry import MODELS
 from fl.models.shapes import AnyBatchNorm, ModelInfo, forwards_replaced
-from fl.plausible import Trial, check_reach, extents, trial_inputs
+from fl.models.state import load_sent, state_sent
+from fl.plausible import Trial, check_reach, extent, extents, trial_inputs
 from fl.seeding import seeded
 from fl.training.batches import smallest_batch, smallest_batch_of
 from fl.training.epochs import EpochTraining, epochs_of
@@ -222,9 +223,10 @@ def classifier_recipe(
             if not unchanged and not torch.equal(tensor, kept[name]):
                 raise ValueError(
                     f"the model's buffer {name} changes in training, but is not sent, since it "
-                    "holds whole numbers or infinities: make it one of finite floats, or register "
-                    "it with persistent=False"
+                    "holds whole numbers or infinities: make it one of finite floats"
                 )
+        if MODELS[config.model].source:
+            _check_nothing_hidden(model, config, inputs)
         return prefixed("classifier", model)
 
     return Recipe(
@@ -238,6 +240,24 @@ def classifier_recipe(
         client=inputs.client.id,
         upload=upload,
     )
+
+
+@torch.no_grad()
+def _check_nothing_hidden(model: nn.Module, config: Architecture, inputs: TaskInput) -> None:
+    """Refuses a trained model that answers otherwise than one that has what is sent of it."""
+    fresh = starting_classifier(config, inputs.run_spec)
+    load_sent(fresh, state_sent(model))
+    samples = inputs.shard.take(torch.arange(4) % len(inputs.shard)).images
+    with seeded(0, "answers"):
+        expected = fresh.eval()(samples)
+    with seeded(0, "answers"):
+        found = model.eval()(samples.to(inputs.device)).cpu()
+    if extent(found - expected) > 0.03 * extent(expected) + 1e-5:  # devices round otherwise
+        raise ValueError(
+            "what training changes of the model is not all sent: it answers otherwise than one "
+            "with the weights that are; keep what it learns in parameters or buffers of floats, "
+            "not in other attributes or with persistent=False"
+        )
 
 
 def _held_out(

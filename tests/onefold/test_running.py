@@ -314,6 +314,26 @@ def test_ordinary_networks_train(model: type[nn.Module], method: str) -> None:
     assert result.model(torch.rand(2, 3, 8, 8)).shape == (2, 3)
 
 
+class Centring(Tiny):
+    """Subtracts what it has seen last, where only this process knows it."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.training:
+            self.seen = images.detach().mean() * 10
+        return super().forward(images - self.seen)
+
+
+@quick
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn"])
+def test_a_model_that_keeps_what_it_learns_out_of_its_state_is_refused(method: str) -> None:
+    with pytest.raises(onefold.ClientFailed, match="what training changes of the model is not all"):
+        run(model=Centring, method=method, rounds=2)
+
+
 @quick
 def test_the_model_is_that_of_all_clients_unless_others_are_asked_for() -> None:
     result = run(num_clients=3, num_large=None)
