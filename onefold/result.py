@@ -3,7 +3,7 @@
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import nn
 from cluster.run.command_line import load_yaml
 from fl.errors import UserError, reason_of
 from fl.json_files import JsonObject, read_json
+from fl.models import copied
 from fl.models.ensemble import Ensemble, unwrapped
 from fl.models.registry import MODELS, register_model
 from fl.models.saved import load_model as load_file
@@ -36,6 +37,8 @@ class Result:
     path: Path
     figures: JsonObject
     """What ``result.json`` holds."""
+    kept: nn.Module | None = field(default=None, repr=False, compare=False)
+    """The global model itself where code of the user's makes it, which another run may replace."""
 
     @property
     def accuracy(self) -> float:
@@ -54,7 +57,7 @@ class Result:
         Raises:
             UserError: the method has none, or its file cannot be read.
         """
-        return load_model(self.path)
+        return load_model(self.path) if self.kept is None else copied(self.kept)
 
     @property
     def clients(self) -> list[JsonObject]:
@@ -137,7 +140,7 @@ def load_model(path: Path | str, model: Callable[..., nn.Module] | None = None) 
         if model is not None:
             for name in own:
                 register_model(name, model)
-        for name in own - MODELS.keys():
+        for name in own.keys() - MODELS.keys():
             code = run / OWN_CODE
             kept = f"; its code is kept, to be read before it is trusted: {code}"
             raise UserError(
@@ -145,6 +148,12 @@ def load_model(path: Path | str, model: Callable[..., nn.Module] | None = None) 
                 f"onefold.load_model({str(path)!r}, model={name}), or --plugin FILE that registers "
                 f"it{kept if code.is_file() else ''}"
             )
+        for name, digest in own.items() if model is None else ():
+            if digest and digest != getattr(MODELS[name].build, "code", None):
+                raise UserError(
+                    f"the model of {path} was built by another {name} than the one that is known "
+                    f"here: give its class, onefold.load_model({str(path)!r}, model={name})"
+                )
         return unwrapped(load_file(file))
 
 

@@ -30,10 +30,12 @@ from fl.methods.method import Method
 from fl.methods.prototypes import PrototypesConfig
 from fl.methods.registry import METHODS, register
 from fl.models import copied
-from fl.models.registry import CLASSIFIERS, MODELS, register_model
+from fl.models.ensemble import unwrapped
+from fl.models.registry import CLASSIFIERS, MODELS, holds_own, register_model
+from fl.models.saved import describe
 from fl.whole_files import write_atomically
 from onefold.metrics import Metric, on_test
-from onefold.result import OWN_CODE, Result, load_model, plain_torch
+from onefold.result import OWN_CODE, Result, plain_torch
 
 OWN = "own"
 """Name of data that has none."""
@@ -149,12 +151,23 @@ def _run(
         if callable(model) and not _by_client(model) and (code := code_of(_name_of(model), model)):
             write_atomically(run_dir / OWN_CODE, code.encode())
         listeners = map(_given_copies, callbacks)
-        figures = execute(launch, prepared, run_dir, console, *listeners, metrics=own)
+        ended: list[nn.Module | None] = []
+        figures = execute(
+            launch, prepared, run_dir, console, *listeners, metrics=own, end=ended.append
+        )
+        result = Result(run_dir, figures, _of_own_code(ended[0]))
         if metrics:
-            last = load_model(run_dir)
+            last = result.model
             figures["metrics"] = {name: metric(last) for name, metric in own.items()}
             write_json(run_dir / "result.json", figures)
-    return Result(run_dir, figures)
+    return result
+
+
+def _of_own_code(model: nn.Module | None) -> nn.Module | None:
+    """The model, on the CPU, where a file of its weights may not be enough to make it again."""
+    if model is None or not (holds_own(model) or describe(model) is None):
+        return None
+    return unwrapped(model).cpu().eval()
 
 
 def refuse_elsewhere(launch: Launch) -> None:

@@ -1,7 +1,8 @@
 """Executes one prepared run: trains, fuses, and writes results and report to the run directory."""
 
+import logging
 import shutil
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from rich.console import Console
+from torch import nn
 
 from cluster.clients.store import Store
 from cluster.hardware.inventory import usable_cores
@@ -52,7 +54,7 @@ from fl.json_files import JsonObject, write_json
 from fl.methods.method import Method
 from fl.methods.registry import OURS, check_outcome
 from fl.metrics.samples import ask_oracle, measure
-from fl.models.saved import save_model, save_tensors
+from fl.models.saved import describe, save_model, save_tensors
 from fl.report.gallery import gallery
 from fl.rounds import STATE, Metric, Rounds
 from fl.scoring import OwnTests
@@ -63,6 +65,8 @@ from fl.whole_files import named_errors, no_pipe
 
 if TYPE_CHECKING:
     from cluster.hardware.bundles import Bundles
+
+log = logging.getLogger(__name__)
 
 
 # An interrupt stays one, whatever fails because of it.
@@ -248,6 +252,7 @@ def execute(
     early: EarlyRay | None = None,
     report: bool = True,
     metrics: Mapping[str, Metric] | None = None,
+    end: Callable[[nn.Module | None], object] = lambda model: None,
 ) -> JsonObject:
     """Runs the method and writes all files of the run; returns what ``result.json`` holds.
 
@@ -260,10 +265,11 @@ def execute(
         early: its Ray, where that was begun.
         report: draw the report; without, trackers get one all the same.
         metrics: the user's own figures of the global model, for each round.
+        end: called with the global model at the end, if there is one.
     """
     with interrupt_first(), tracked(launch, run_dir) as tracking:
         listeners: tuple[Listener, ...] = (tracking, *others)
-        result = _execute(launch, prepared, run_dir, console, early, metrics or {}, *listeners)
+        result = _execute(launch, prepared, run_dir, console, early, metrics or {}, end, *listeners)
         if early:
             early.end()
         if report or launch.track:
@@ -281,6 +287,7 @@ def _execute(
     console: Console,
     early: EarlyRay | None,
     metrics: Mapping[str, Metric],
+    end: Callable[[nn.Module | None], object],
     *others: Listener,
 ) -> JsonObject:
     write_json(run_dir / "partition.json", _partition(launch, prepared))
@@ -310,6 +317,7 @@ def _execute(
         if not prepared.method.one_shot:
             inputs["rounds"] = _rounds(launch, prepared, run_dir, metrics)
         outcome = _outcome(launch, prepared.method, clients, server, inputs)
+        end(outcome.model)
         result = _result(launch, prepared, outcome, clients, server)
         if launch.run.fid and outcome.synthetic:
             result |= _of_samples(prepared.dataset, outcome.synthetic, server)
@@ -330,7 +338,9 @@ def _outcome(
     """What the method makes of the clients; what a method of the user's returns is checked."""
     with seeded(launch.run.seed, "method"):  # a method of the user's may draw
         found = method.run(clients, server, launch.run.options, **inputs)
-    return found if method.name in OURS else check_outcome(method.name, found, server)
+    if method.name in OURS:
+        return found
+    return check_outcome(method.name, found, server, launch.run.options)
 
 
 def _of_samples(dataset: Dataset, synthetic: Tensors, server: Server) -> JsonObject:
@@ -479,6 +489,11 @@ def _save(run_dir: Path, prepared: Prepared, outcome: Outcome, *, real_images: b
     if outcome.model is not None:
         (run_dir / "model").mkdir(exist_ok=True)
         save_model(outcome.model, run_dir / "model" / "global.safetensors")
+        if describe(outcome.model) is None:
+            log.warning(
+                "model/global.safetensors holds the global model's weights alone, as its class is "
+                "no registered model: the result has it, in this process"
+            )
     if outcome.synthetic:
         (run_dir / "synthetic").mkdir(exist_ok=True)
         dataset = prepared.dataset

@@ -3,6 +3,7 @@
 import json
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
 from torch import nn
 
@@ -10,7 +11,9 @@ import fl.methods
 from fl.errors import UserError, check_name, unknown
 from fl.fusion.server import Server
 from fl.methods.method import Method
+from fl.methods.uploads import untrained_classifier
 from fl.server import Evaluation, Outcome
+from fl.training.classifier import ClassifierConfig
 
 
 def _collect() -> dict[str, Method]:
@@ -52,16 +55,19 @@ def get_method(name: str) -> Method:
     return METHODS[name]
 
 
-def check_outcome(name: str, found: object, server: Server) -> Outcome:
-    """The outcome of a method of the user's, which may return its model alone.
+def check_outcome(name: str, found: object, server: Server, options: Any) -> Outcome:
+    """The outcome of a method of the user's, which may return its model alone: its start is then
+    the untrained classifier that its clients train, if they do.
 
     Raises:
         UserError: it is neither, has no evaluation or figures that JSON does not hold, or its last
             evaluation is not that of its model.
     """
     if isinstance(found, nn.Module):
-        tested = server.evaluate(found)
-        return Outcome(model=found, start=tested, epochs=[tested])
+        start = tested = server.evaluate(found)
+        if isinstance(classifier := getattr(options, "classifier", None), ClassifierConfig):
+            start = server.evaluate(untrained_classifier(classifier, server))
+        return Outcome(model=found, start=start, epochs=[tested])
     if not isinstance(found, Outcome):
         raise UserError(
             f"method {name} returned {type(found).__name__}; expected a model or an onefold.Outcome"

@@ -301,6 +301,8 @@ class Factory:
     make: Callable[..., nn.Module]
     asked: tuple[str, ...]
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    code: str = ""
+    """Digest of the class or function, by which a saved model is known to be of it."""
 
     def __call__(self, shape: tuple[int, ...], num_classes: int, width: float) -> nn.Module:
         """Raises `UserError` where what it makes is no module."""
@@ -352,7 +354,8 @@ def register_model(
             f"model {name}: loss: a {type(loss).__name__} with parameters, which nobody would "
             "train: make it a part of the model, with a method training_loss"
         )
-    factory, source = Factory(make, _asked(name, make), loss), code_of((make, loss)).digest
+    factory = Factory(make, _asked(name, make), loss, code_of(make).digest)
+    source = code_of((make, loss)).digest
     summary = "a model of your own"
     register(
         ModelInfo(

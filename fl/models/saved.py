@@ -17,7 +17,7 @@ from fl.errors import UserError, reason_of
 from fl.inputs import Inputs
 from fl.json_files import JsonObject
 from fl.models.ensemble import COMBINERS, Ensemble
-from fl.models.registry import OURS, build_classifier
+from fl.models.registry import MODELS, OURS, build_classifier
 from fl.models.shapes import Built
 from fl.models.state import load_whole, without_sharing
 from fl.whole_files import no_pipe, replacing
@@ -62,8 +62,8 @@ def load_model(path: Path) -> nn.Module:
     return model.eval()
 
 
-def own_models(path: Path) -> set[str]:
-    """Names of the user's own models that the model in a file is built of.
+def own_models(path: Path) -> dict[str, str | None]:
+    """The user's own models that the model in a file is built of: by name, the digest of its code.
 
     Raises:
         UserError: the file cannot be read.
@@ -74,7 +74,8 @@ def own_models(path: Path) -> set[str]:
     except (OSError, SafetensorError, ValueError) as error:
         raise UserError(f"cannot read model {path}: {reason_of(error)}") from None
     members = about.get("ensemble", [about]) if isinstance(about, dict) else []
-    return {str(m.get("model")) for m in members if isinstance(m, dict) and m} - OURS
+    found = {str(m.get("model")): m.get("code") for m in members if isinstance(m, dict) and m}
+    return {name: code for name, code in found.items() if name not in OURS}
 
 
 def _checksum(about: JsonObject, state: Mapping[str, Tensor]) -> str:
@@ -93,7 +94,11 @@ def describe(model: nn.Module) -> dict[str, Any] | None:
         how = {} if combine is None else {"combine": [type(combine).__name__, combine.about]}
         return {"ensemble": members, **how} if all(members) else None
     built = getattr(model, "built_as", None)
-    return asdict(built) if isinstance(built, Built) else None
+    if not isinstance(built, Built):
+        return None
+    info = MODELS.get(built.model)
+    code = getattr(info.build, "code", None) if info else None
+    return {**asdict(built), **({"code": code} if code else {})}
 
 
 def _build(about: Mapping[str, Any]) -> nn.Module:

@@ -369,14 +369,43 @@ def test_a_model_of_the_same_name_is_another_one() -> None:
         return Net
 
     told = {
-        "plain": run(model=named([]), rounds=2).model,
-        "squashed": run(model=named([nn.Tanh()]), rounds=2).model,
+        "plain": run(model=named([]), rounds=2, name="plain"),
+        "squashed": run(model=named([nn.Tanh()]), rounds=2, name="squashed"),
     }
-    kinds = {name: [type(layer) for layer in m.layers] for name, m in told.items()}
+    kinds = {name: [type(layer) for layer in r.model.layers] for name, r in told.items()}
     assert kinds == {
         "plain": [nn.Flatten, nn.Linear],
         "squashed": [nn.Flatten, nn.Tanh, nn.Linear],
     }
+    with pytest.raises(onefold.UserError, match=r"another Net .* here: give its class"):
+        onefold.load_model("runs/plain")
+    assert len(onefold.load_model("runs/plain", named([])).layers) == 2
+
+
+class Vote(nn.Module):
+    def __init__(self, members: list[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.stack([member(images) for member in self.members]).mean(0)
+
+
+@quick
+def test_a_method_may_return_a_module_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    @onefold.method("vote", over_rounds=False)
+    def vote(clients: Any, server: Any, config: Any) -> Any:
+        return Vote([onefold.received(update, server) for update in clients.train()])
+
+    def right(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+        return float((model(images).argmax(1) == labels).float().mean())
+
+    training = {"epochs": 20, "lr": 0.1}
+    result = run(method=vote, num_large=None, metrics={"right": right}, classifier=training)
+    assert result.figures["metrics"]["right"] == pytest.approx(result.accuracy)
+    assert result.model(torch.zeros(1, 3, 8, 8)).shape == (1, 3)
+    assert result.figures["start_accuracy"] < result.accuracy  # of the untrained classifier
+    assert "holds the global model's weights alone" in caplog.text
 
 
 @quick
