@@ -8,7 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fl.errors import UserError
+
 Kind = Literal["values", "labels", "tokens"]
+NOT_COUNTED = -100
+"""The token of a place that counts neither in losses nor in scores, such as padding."""
 LEAST_SPREAD = 1e-12
 """The least variance of values, by which scores are divided."""
 
@@ -18,7 +22,7 @@ class Targets:
     """Targets that are no classes of whole samples.
 
     values: numbers, by squared error. labels: several of which each holds or not, by binary
-    cross-entropy of logits. tokens: a class at each place, by cross-entropy.
+    cross-entropy of logits. tokens: a class at each place, or ``NOT_COUNTED``, by cross-entropy.
     """
 
     kind: Kind
@@ -38,6 +42,8 @@ class Targets:
             return cls("values", shape[0], shape, tuple(map(float, spread)))
         if targets.dtype == np.uint8:
             return cls("labels", shape[0], shape)
+        if (targets == NOT_COUNTED).all(1).any():
+            raise UserError("a sample's tokens are all -100, which do not count: leave it out")
         return cls("tokens", 1 + int(targets.max(initial=0)), shape)
 
     @property
@@ -60,7 +66,9 @@ class Targets:
         if self.kind == "labels":
             logits = F.binary_cross_entropy_with_logits(answers, targets, reduction="none")
             return logits.mean(1)
-        return F.cross_entropy(answers.transpose(1, 2), targets, reduction="none").mean(1)
+        # It is 0 where a place is not counted, as -100 is torch's value for that too.
+        found = F.cross_entropy(answers.transpose(1, 2), targets, reduction="none").mean(1)
+        return found * (targets.shape[1] / (targets != NOT_COUNTED).sum(1))
 
     def scores(self, answers: Tensor, targets: Tensor) -> Tensor:
         """The score of each sample, (B,), at most 1: of labels and tokens the share that is right;
@@ -70,4 +78,5 @@ class Targets:
             return (1 - (answers - targets).square() / spread).mean(1)
         if self.kind == "labels":
             return ((answers > 0) == (targets > 0)).float().mean(1)
-        return (answers.argmax(-1) == targets).float().mean(1)
+        right = (answers.argmax(-1) == targets).float().sum(1)
+        return right / (targets != NOT_COUNTED).sum(1)

@@ -22,7 +22,7 @@ from fl.data.lazy import Augment, Lazy, is_lazy, items_of, mapped
 from fl.errors import UserError, reason_of
 from fl.inputs import Inputs, as_inputs, channels_first, in_bytes, is_whole, together
 from fl.seeding import all_streams, numpy_generator, stream_states
-from fl.targets import Targets
+from fl.targets import NOT_COUNTED, Targets
 
 Raw = tuple[np.ndarray | Lazy | tuple[np.ndarray, ...], np.ndarray]
 """Samples, of several inputs a tuple, and labels, as they were given."""
@@ -375,8 +375,8 @@ def _labels(name: str, labels: np.ndarray) -> dict[str, Any]:
     targets: np.ndarray | None = None
     if labels.dtype.kind == "f" and labels.ndim in (1, 2) and np.isfinite(labels).all():
         targets = _values(name, labels)
-    elif labels.ndim == 2 and is_whole(labels) and labels.min(initial=0) >= 0:
-        targets = labels.astype(np.uint8 if labels.max(initial=0) <= 1 else np.int64)
+    elif labels.ndim == 2 and is_whole(labels) and (labels[labels < 0] == NOT_COUNTED).all():
+        targets = labels.astype(np.uint8 if abs(labels).max(initial=0) <= 1 else np.int64)
         if targets.dtype == np.uint8 and (targets.sum(1) == 1).all():
             raise UserError(
                 f"data {name}: labels with a single 1 in each row look like one-hot classes: give "
@@ -386,7 +386,7 @@ def _labels(name: str, labels: np.ndarray) -> dict[str, Any]:
         raise UserError(
             f"data {name}: labels of type {labels.dtype} and shape {labels.shape}; expected "
             "integers below 2**63, one for each sample, or targets: finite floats, (N,) or (N, D), "
-            "or integers of 0 and more, (N, L)"
+            "or integers of 0 and more, (N, L), or -100"
         )
     return {"labels": np.zeros(len(labels), np.int64), "targets": targets}
 

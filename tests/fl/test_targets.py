@@ -78,6 +78,23 @@ def test_labels_and_tokens_count_what_is_right() -> None:
     assert {labels.metric, tokens.metric} == {"accuracy"}
 
 
+def test_a_place_of_minus_100_counts_neither_in_losses_nor_in_scores() -> None:
+    padded = np.array([[2, 0, -100], [1, -100, -100]])
+    split = as_dataset("x", ((X[:2], padded), (X[:2], padded))).train
+    tokens, wanted = Targets.found(split.targets), torch.tensor(split.targets)  # type: ignore[arg-type]
+    assert (tokens.kind, tokens.outputs) == ("tokens", 3)
+    answers = torch.randn(2, 3, 3, generator=torch.Generator().manual_seed(0))
+    answers[0, 0, 2] = 9
+    pairs = [(a[w >= 0], w[w >= 0]) for a, w in zip(answers, wanted, strict=True)]
+    expected = torch.stack([F.cross_entropy(*pair) for pair in pairs])
+    torch.testing.assert_close(tokens.losses(answers, wanted), expected)
+    right = torch.stack([(a.argmax(1) == w).float().mean() for a, w in pairs])
+    assert torch.equal(tokens.scores(answers, wanted), right)
+    padded[1] = -100
+    with pytest.raises(UserError, match="tokens are all -100"):
+        Targets.found(padded)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_example_is_a_target_that_a_loss_takes(kind: str) -> None:
     targets = Targets.found(as_dataset("own", (X, KINDS[kind][0])).train.targets)  # type: ignore[arg-type]
