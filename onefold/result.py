@@ -172,13 +172,15 @@ def export_model(run: Path, file: Path, *, onnx: bool) -> None:
     first: Any = model
     while isinstance(first, Ensemble):
         first = first.members[0]
-    images = first.built_as.inputs.zeros(2)
-    shapes = ({0: torch.export.Dim("batch")},)
+    inputs = first.built_as.inputs
+    whole = inputs.zeros(2)
+    samples = inputs.one_by_one(whole) if inputs.parts and first is model else (whole,)
+    shapes = tuple({0: torch.export.Dim("batch")} for _ in samples)
     try:
         if onnx:
             torch.onnx.export(
                 model,
-                (images,),
+                samples,
                 file,
                 dynamo=True,
                 dynamic_shapes=shapes,
@@ -186,7 +188,7 @@ def export_model(run: Path, file: Path, *, onnx: bool) -> None:
                 verbose=False,
             )
         else:
-            torch.export.save(torch.export.export(model, (images,), dynamic_shapes=shapes), file)
+            torch.export.save(torch.export.export(model, samples, dynamic_shapes=shapes), file)
     except Exception as error:  # whatever in the user's own model torch does not follow
         reason = f"{type(error).__name__}: {reason_of(error)}"
         raise UserError(f"the model of {run} cannot be exported: {reason}") from None

@@ -119,6 +119,8 @@ def refusal(model: nn.Module, answer: Tensor | None) -> str | None:
     ``answer``: what it gives in training, if that is known.
     """
     for path, layer in model.named_modules():
+        if isinstance(layer, torch.jit.ScriptModule):
+            return f"its {path or 'whole'} is a ScriptModule of torch.jit: give the module itself"
         if type(layer).get_extra_state is not nn.Module.get_extra_state:
             what = path or type(layer).__name__
             return f"its {what} has get_extra_state, which is not sent: keep it in buffers"

@@ -135,6 +135,8 @@ class ClassifierConfig(EpochTraining, Settings):
         tokens = run_spec.targets is not None and run_spec.targets.kind == "tokens"
         if tokens and not MODELS[self.model].source:
             raise UserError(f"{self.model} answers whole samples; tokens need a model of your own")
+        if MODELS[self.model].source and (tokens or inputs.kind == "integers"):
+            self._check_form(run_spec)
         layers = starting_classifier(self, run_spec).train().modules() if self.micro_batch else ()
         if any(isinstance(layer, AnyBatchNorm) and layer.training for layer in layers):
             raise UserError(
@@ -146,6 +148,19 @@ class ClassifierConfig(EpochTraining, Settings):
             raise UserError(
                 f"batch_size is {self.batch_size}; on such samples {self.model} needs at least "
                 f"{least}, since its BatchNorm needs two values per channel"
+            )
+
+    @torch.no_grad()
+    def _check_form(self, run_spec: RunSpec) -> None:
+        """Refuses answers for each place where targets are of whole samples, and the reverse."""
+        asked = run_spec.inputs.zeros(2)
+        with seeded(0, "form"):
+            found = starting_classifier(self, run_spec).eval()(asked)
+        tokens = run_spec.targets is not None and run_spec.targets.kind == "tokens"
+        places = run_spec.targets.shape if run_spec.targets and tokens else ()
+        if found.shape != (expected := (2, *places, run_spec.outputs)):
+            raise UserError(
+                f"model {self.model} gives {tuple(found.shape)} for 2 samples, expected {expected}"
             )
 
     def answered(self, run_spec: RunSpec) -> RunSpec:

@@ -185,6 +185,16 @@ def test_models_that_answer_whole_samples_are_refused_for_tokens() -> None:
         run("text", model="mlp")
 
 
+@pytest.mark.parametrize("targets", [np.arange(240) % 3, np.arange(240) / 9])
+def test_a_model_that_answers_at_each_place_is_refused_where_targets_are_of_samples(
+    targets: np.ndarray,
+) -> None:
+    count = len(np.unique(targets)) if targets.dtype.kind == "i" else 1
+    line = rf"Characters gives \(2, 12, {count}\) for 2 samples, expected \(2, {count}\)"
+    with pytest.raises(onefold.UserError, match=line):
+        run("text", data=(CHARACTERS[:, :-1], targets[: len(CHARACTERS)]))
+
+
 def test_a_target_with_one_value_is_refused() -> None:
     """Its score is divided by its variance: R2 was -4.6e7."""
     x = np.random.default_rng(0).normal(size=(40, 3))

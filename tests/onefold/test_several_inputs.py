@@ -1,5 +1,7 @@
 """Samples of several inputs of different types: what a model gets is what was given, exactly."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 import onefold
 from fl.data.own import as_dataset
 from fl.inputs import as_inputs
+from onefold.result import export_model
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 3, 90)
@@ -76,6 +79,13 @@ def test_a_model_of_several_inputs_learns_and_can_be_asked() -> None:
     assert torch.equal(model(*(as_inputs(column) for column in INPUTS)), answers)
     items = run(Items(), rounds=2, output_dir="b")
     assert items.figures["accuracy_curve"] == result.figures["accuracy_curve"]
+
+
+def test_an_exported_model_takes_the_parts() -> None:
+    result, parts = run(), [as_inputs(column) for column in INPUTS]
+    export_model(result.path, Path("net.pt2"), onnx=False)
+    program = torch.export.load("net.pt2").module()
+    torch.testing.assert_close(program(*parts), result.model(*parts))
 
 
 def test_a_training_loss_gets_the_parts() -> None:

@@ -172,6 +172,10 @@ class Detached(Net):
         return super().forward(images).detach()
 
 
+def scripted() -> nn.Module:
+    return nn.Sequential(Net(), torch.jit.trace(nn.Linear(10, 10), torch.zeros(1, 10)))
+
+
 def test_what_is_not_trained_may_be_no_part_of_the_module() -> None:
     built(lambda: Hidden(trained=False))
 
@@ -182,6 +186,7 @@ def test_what_is_not_trained_may_be_no_part_of_the_module() -> None:
         (InAList, "torch does not know its layers as a part of it: a list of layers must be an"),
         (Hidden, "torch does not know its scale as a part of it"),
         (Detached, "its answer has no gradient"),
+        (scripted, "its 1 is a ScriptModule of torch.jit: give the module itself"),
         (Extra, "Extra has get_extra_state, which is not sent: keep it in buffers"),
         (lambda: Net().requires_grad_(False), "it has no parameter that is trained"),
     ],
