@@ -57,7 +57,10 @@ class Result:
         Raises:
             UserError: the method has none, or its file cannot be read.
         """
-        return load_model(self.path) if self.kept is None else copied(self.kept)
+        if self.kept is None:
+            return load_model(self.path)
+        with plain_torch():
+            return copied(self.kept)
 
     @property
     def clients(self) -> list[JsonObject]:
@@ -74,6 +77,10 @@ class Result:
         """The report's pictures by name: SVG, or PNG where they show images."""
         files = sorted((self.path / "plots").glob("*"))
         return {file.stem: file for file in files if file.suffix in KINDS}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without the model, whose code another process may not have."""
+        return Result, (self.path, self.figures)
 
     def __repr__(self) -> str:
         """A few lines: what ran, how it ended, and where its files are."""

@@ -329,10 +329,8 @@ def _one_step(recipes: Sequence[Recipe], batches: Sequence[Batch]) -> Stepped:
 
 
 def _all_close(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Against the largest value of all: what is small beside it may be rounding alone. Of buffers
-    of any type: a mask may be of truth values."""
-    ones, others = ([t.to(torch.complex128) for t in tensors] for tensors in (ones, others))
-    largest = max((float(t.abs().max()) for t in others if t.numel()), default=0.0)
+    """Against the largest value of all: what is small beside it may be rounding alone."""
+    largest = max((float(_numbers(t).abs().max()) for t in others if t.numel()), default=0.0)
     return all(_close(*pair, 1e-3, largest) for pair in zip(ones, others, strict=True))
 
 
@@ -340,8 +338,13 @@ def _close(one: Tensor, other: Tensor, rtol: float = 1e-4, scale: float = 1.0) -
     """Whether two tensors are the same but for rounding, beside values as large as ``scale``."""
     atol = 1e-5 * max(scale, 1e-3)
     return one.shape == other.shape and torch.allclose(
-        one.to(torch.complex128), other.to(torch.complex128), rtol=rtol, atol=atol, equal_nan=True
+        _numbers(one), _numbers(other), rtol=rtol, atol=atol, equal_nan=True
     )
+
+
+def _numbers(tensor: Tensor) -> Tensor:
+    """Real numbers; a buffer may be of truth values, or complex."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor.double()
 
 
 def _losses(recipe: Recipe, model: nn.Module, turns: Turns, step: dict[int, Batch]) -> Tensor:
