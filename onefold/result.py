@@ -156,7 +156,7 @@ def load_model(path: Path | str, model: Callable[..., nn.Module] | None = None) 
                 f"it{kept if code.is_file() else ''}"
             )
         for name, digest in own.items() if model is None else ():
-            if digest and digest != getattr(MODELS[name].build, "code", None):
+            if digest and digest != MODELS[name].code:
                 raise UserError(
                     f"the model of {path} was built by another {name} than the one that is known "
                     f"here: give its class, onefold.load_model({str(path)!r}, model={name})"

@@ -301,8 +301,6 @@ class Factory:
     make: Callable[..., nn.Module]
     asked: tuple[str, ...]
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
-    code: str = ""
-    """Digest of the class or function, by which a saved model is known to be of it."""
 
     def __call__(self, shape: tuple[int, ...], num_classes: int, width: float) -> nn.Module:
         """Raises `UserError` where what it makes is no module."""
@@ -354,14 +352,9 @@ def register_model(
             f"model {name}: loss: a {type(loss).__name__} with parameters, which nobody would "
             "train: make it a part of the model, with a method training_loss"
         )
-    factory = Factory(make, _asked(name, make), loss, code_of(make).digest)
-    source = code_of((make, loss)).digest
-    summary = "a model of your own"
-    register(
-        ModelInfo(
-            name, "classifier", factory, lambda _: True, "no more", summary, source, images=False
-        )
-    )
+    factory, source = Factory(make, _asked(name, make), loss), code_of((make, loss)).digest
+    own, code = (lambda _: True, "no more", "a model of your own"), code_of(make).digest
+    register(ModelInfo(name, "classifier", factory, *own, source, images=False, code=code))
 
 
 def _asked(name: str, make: Callable[..., Any]) -> tuple[str, ...]:

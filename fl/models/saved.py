@@ -97,8 +97,7 @@ def describe(model: nn.Module) -> dict[str, Any] | None:
     if not isinstance(built, Built):
         return None
     info = MODELS.get(built.model)
-    code = getattr(info.build, "code", None) if info else None
-    return {**asdict(built), **({"code": code} if code else {})}
+    return {**asdict(built), **({"code": info.code} if info and info.code else {})}
 
 
 def _build(about: Mapping[str, Any]) -> nn.Module:

@@ -84,6 +84,8 @@ class ModelInfo:
     """Hash of the code of a model of the user's own, on which a client's upload depends."""
     images: bool = True
     """Whether it takes images alone."""
+    code: str = ""
+    """Hash of that code without its loss, by which a saved model is known to be of it."""
 
     def takes(self, inputs: Inputs) -> bool:
         """Whether it takes such samples."""

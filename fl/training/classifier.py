@@ -153,12 +153,11 @@ class ClassifierConfig(EpochTraining, Settings):
     @torch.no_grad()
     def _check_form(self, run_spec: RunSpec) -> None:
         """Refuses answers for each place where targets are of whole samples, and the reverse."""
-        asked = run_spec.inputs.zeros(2)
+        own, count = run_spec.targets, run_spec.outputs
+        expected = (2, *own.shape, count) if own and own.kind == "tokens" else (2, count)
         with seeded(0, "form"):
-            found = starting_classifier(self, run_spec).eval()(asked)
-        tokens = run_spec.targets is not None and run_spec.targets.kind == "tokens"
-        places = run_spec.targets.shape if run_spec.targets and tokens else ()
-        if found.shape != (expected := (2, *places, run_spec.outputs)):
+            found = starting_classifier(self, run_spec).eval()(run_spec.inputs.zeros(2))
+        if found.shape != expected:
             raise UserError(
                 f"model {self.model} gives {tuple(found.shape)} for 2 samples, expected {expected}"
             )
