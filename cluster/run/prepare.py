@@ -43,10 +43,10 @@ from fl.report.words import size
 from fl.seeding import numpy_generator
 from fl.training.classifier import (
     ClassifierConfig,
-    check_own_loss,
     starting_classifier,
     train_classifier,
 )
+from fl.training.losses import check_own_loss
 from fl.training.private import (
     PrivateClassifier,
     PrivateGenerator,
@@ -234,7 +234,9 @@ def _check_own_model(training: Training, method: Method, run_spec: RunSpec, *, d
     """
     if not (isinstance(training, ClassifierConfig) and MODELS[training.model].source):
         return
-    own_loss = check_own_loss(training, run_spec, apart=dp or training.micro_batch is not None)
+    model, inputs = starting_classifier(training, training.answered(run_spec)), run_spec.inputs
+    apart = dp or training.micro_batch is not None
+    own_loss = check_own_loss(starting_classifier(training, run_spec), run_spec, apart=apart)
     uses_it = method.any_targets or training.task in (train_classifier, train_privately)
     if own_loss and not uses_it:
         able = [name for name, other in METHODS.items() if other.any_targets]
@@ -242,7 +244,6 @@ def _check_own_model(training: Training, method: Method, run_spec: RunSpec, *, d
             f"{method.name} trains by a loss of its own, so {training.model} cannot have one: "
             f"allowed are {', '.join(able)}, and methods that fuse what such clients train"
         )
-    model, inputs = starting_classifier(training, training.answered(run_spec)), run_spec.inputs
     if reason := unsteady(model, inputs):
         log.warning(
             "%s: its answer in evaluation %s: figures are of this run's number of ranks alone",

@@ -6,6 +6,7 @@ FedMHO paper's Table 2 are in docs/methods/models.md.
 
 import copy
 import inspect
+import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -353,7 +354,8 @@ def register_model(
             "train: make it a part of the model, with a method training_loss"
         )
     factory, source = Factory(make, _asked(name, make), loss), code_of((make, loss)).digest
-    own, code = (lambda _: True, "no more", "a model of your own"), code_of(make).digest
+    own = (lambda _: True, "no more", "a model of your own")
+    code = f"{sys.version_info[:2]} {code_of(make).digest}"  # of bytecode
     register(ModelInfo(name, "classifier", factory, *own, source, images=False, code=code))
 
 

@@ -15,7 +15,8 @@ from torch import nn
 from fl.federation import RunSpec
 from fl.models.shapes import ModelInfo
 from fl.seeding import seeded
-from fl.training.classifier import example_targets, losses_of, start, tried_losses
+from fl.training.classifier import start
+from fl.training.losses import example_targets, losses_of, tried_losses
 
 IMAGES = 6
 STEPS = 3

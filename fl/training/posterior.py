@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from fl.exchange import Tensors
 from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.models.state import parameters_sent
-from fl.training.classifier import ClassifierConfig, losses_of, starting_classifier
+from fl.training.classifier import ClassifierConfig, starting_classifier
+from fl.training.losses import losses_of
 from fl.training.personal import last_model
 from fl.training.recipe import parts_of
 
