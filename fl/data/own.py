@@ -386,7 +386,7 @@ def _labels(name: str, labels: np.ndarray) -> dict[str, Any]:
         raise UserError(
             f"data {name}: labels of type {labels.dtype} and shape {labels.shape}; expected "
             "integers below 2**63, one for each sample, or targets: finite floats, (N,) or (N, D), "
-            "or integers of 0 and more, (N, L), or -100"
+            "or integers, (N, L), of 0 and more, or -100 for a place that does not count"
         )
     return {"labels": np.zeros(len(labels), np.int64), "targets": targets}
 
