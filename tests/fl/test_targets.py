@@ -114,7 +114,7 @@ def test_an_example_is_a_target_that_a_loss_takes(kind: str) -> None:
         (np.eye(4)[np.arange(40) % 4], "floats that are 0 or 1: give integers"),
         ((np.arange(40) % 2).astype(float), "floats that are 0 or 1: give integers"),
         (X[:, 0] * 1e6, "targets up to .*; allowed: 10000: standardise them"),
-        (-np.ones((40, 2), np.int64), "integers of 0 and more"),
+        (-np.ones((40, 2), np.int64), "of 0 and more"),
         (np.zeros((40, 0), int), "expected integers"),
         (np.zeros((40, 2, 2)), "expected integers"),
         (np.array(["a"] * 40), "labels of type <U1"),
