@@ -235,12 +235,15 @@ def test_three_client_classes_are_assigned_three_different_shares(cluster: Clust
         executor = RayExecutor(TRAIN, bundles, rates={"cnn": 100.0, "vgg9": 7.0})
         updates = uploads(executor, jobs)
         nobody_holds_a_gpu(bundles)
+        before_training = executor.rates
+        uploads(executor, [job(0)])
     for k, packed in updates.items():
         assigned, share = unpack(packed)[1]["assigned"], shares[k % 3]
         assert assigned["CPU"] == share.cpus
         assert assigned["GPU"] == share.gpus
         assert assigned["memory"] == share.memory_bytes
-    # What clients took is known to the next map.
+    # What clients took to train is known to the next map; another task says nothing of that.
+    assert before_training == {"cnn": 100.0, "vgg9": 7.0}
     assert executor.rates["vgg9"] == 7.0
     assert executor.rates["cnn"] < 1.0
     # A process serves one client after another.
