@@ -24,7 +24,7 @@ def arithmetic(device: torch.device, *, tf32: bool) -> Iterator[None]:
     """
     with ExitStack() as stack:
         stack.enter_context(_precision(torch.backends.mkldnn, "matmul", "conv", "rnn", to="ieee"))
-        flushed = not bool(torch.tensor(1e-40) * 1.0)
+        flushed = not bool(torch.tensor(1e-40, dtype=torch.float32) * 1.0)
         torch.set_flush_denormal(False)
         stack.callback(torch.set_flush_denormal, flushed)
         if device.type == "cuda":

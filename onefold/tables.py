@@ -76,21 +76,8 @@ def grid(
     listed, default = _listed(axes), _in_files(settings)
     seeds = listed.pop("seed", [settings.pop("seed", default.seed)])
     methods = listed.pop("method", [settings.pop("method", default.method)])
-    runs: dict[tuple[Cell, int], Launch] = {}
-    given: dict[str | None, dict[str, Any]] = {}
-    found: dict[str | None, Result] = {}
-    checked = set[Cell]()
     common = {"data": data, "model": model} | _flat(settings)
-    with plain_torch():
-        for cell, launch, what in _planned(name, listed, methods, seeds, common):
-            if launch.name in given:
-                raise UserError(f"grid: two runs would have the name {launch.name}")
-            runs[cell, launch.run.seed], given[launch.name] = launch, what
-            if (old := _earlier(what, launch)) is not None:
-                found[launch.name] = old
-            elif cell not in checked:
-                refuse_any({cell.name: launch})
-                checked.add(cell)
+    runs, given, found = _checked(_planned(name, listed, methods, seeds, common))
 
     def result_of(launch: Launch, title: str) -> JsonObject:
         if launch.name not in found:
@@ -110,6 +97,31 @@ def grid(
         for cell, _ in runs
     }
     return Table(results, written.text(), folder / f"{name}.png")
+
+
+def _checked(
+    planned: Iterator[tuple[Cell, Launch, dict[str, Any]]],
+) -> tuple[dict[tuple[Cell, int], Launch], dict[str | None, Any], dict[str | None, Result]]:
+    """The runs by cell and seed; by name what each is to be given, and results there are already.
+
+    Raises:
+        UserError: two runs have one name, or a cell cannot be run.
+    """
+    runs: dict[tuple[Cell, int], Launch] = {}
+    given: dict[str | None, Any] = {}
+    found: dict[str | None, Result] = {}
+    tried = set[Cell]()
+    with plain_torch():
+        for cell, launch, what in planned:
+            if launch.name in given:
+                raise UserError(f"grid: two runs would have the name {launch.name}")
+            runs[cell, launch.run.seed], given[launch.name] = launch, what
+            if (old := _earlier(what, launch)) is not None:
+                found[launch.name] = old
+            elif cell not in tried:
+                refuse_any({cell.name: launch})
+                tried.add(cell)
+    return runs, given, found
 
 
 def _planned(

@@ -60,6 +60,6 @@ def sample_dropout(model: nn.Module) -> Iterator[Masks]:
         if isinstance(module, nn.Dropout):
             layers.append(module)
         elif isinstance(module, AnyDropout):
-            raise UserError(f"the server trains with nn.Dropout only, not {type(module).__name__}")
+            raise UserError(f"masks by sample are for nn.Dropout, not {type(module).__name__}")
     with forwards_replaced({layer: partial(masks.drop, layer) for layer in layers}):
         yield masks

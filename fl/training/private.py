@@ -266,9 +266,8 @@ def clipped_sums(recipe: Recipe, batch: Batch, clip: float) -> list[Tensor]:
     sums = {name: torch.zeros_like(p) for name, p in weights.items()}
     for part in parts_of(batch, recipe.micro_batch or MOST_AT_ONCE):
         of_samples = gradients(weights, part)
-        norms = torch.stack([g.reshape(len(g), -1).norm(dim=1) for g in of_samples.values()]).norm(
-            dim=0
-        )
+        rows = [gradient.reshape(len(gradient), -1) for gradient in of_samples.values()]
+        norms = torch.stack([own.norm(dim=1) for own in rows]).norm(dim=0)
         factors = (clip / norms.clamp_min(1e-12)).clamp(max=1.0)
         for name, own in of_samples.items():
             sums[name] += torch.tensordot(factors, own, dims=1)
