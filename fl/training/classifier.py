@@ -229,13 +229,7 @@ def classifier_recipe(
     kept = {n: t.clone() for n, t in model.named_buffers() if n in vars(model).get("stays", ())}
 
     def upload() -> Tensors:
-        for name, tensor in model.named_buffers():
-            unchanged = name not in kept or name.endswith("num_batches_tracked")
-            if not unchanged and not torch.equal(tensor, kept[name]):
-                raise ValueError(
-                    f"the model's buffer {name} changes in training, but is not sent, since it "
-                    "holds whole numbers or infinities: make it one of finite floats"
-                )
+        _check_kept(model, kept)
         if MODELS[config.model].source:
             _check_nothing_hidden(model, config, inputs)
         return prefixed("classifier", model)
@@ -251,6 +245,17 @@ def classifier_recipe(
         client=inputs.client.id,
         upload=upload,
     )
+
+
+def _check_kept(model: nn.Module, kept: Mapping[str, Tensor]) -> None:
+    """Refuses a change of a buffer that is not sent."""
+    for name, tensor in model.named_buffers():
+        unchanged = name not in kept or name.endswith("num_batches_tracked")
+        if not unchanged and not torch.equal(tensor, kept[name]):
+            raise ValueError(
+                f"the model's buffer {name} changes in training, but is not sent, since it "
+                "holds whole numbers or infinities: make it one of finite floats"
+            )
 
 
 @torch.no_grad()
