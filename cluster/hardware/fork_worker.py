@@ -18,10 +18,8 @@ FOR_THAT_SCRIPT = "--language="
 """The start of an argument for that script alone."""
 OWN_ENVIRONMENT = "--serialized-runtime-env-context="
 """The start of the argument with what the worker is to have of its own, as JSON."""
-DIGITS = 20
-"""More than a process's number has."""
-VARIABLES, PYTHON = "env_vars", "py_executable"
-"""In that: its environment variables, such as Ray Tune gives each trial, and its Python."""
+DONE = b"1"
+"""The template's answer when it has forked the worker."""
 SET_PARENT_DEATH_SIGNAL = 1
 """Option of Linux's prctl."""
 
@@ -35,7 +33,7 @@ def main(arguments: list[str]) -> None:
     variables = _variables(worker)
     if variables is not None:
         plain = [argument for argument in worker if not argument.startswith(OWN_ENVIRONMENT)]
-        if ask(plain, {**os.environ, **variables}, [0, 1, 2]):  # this process's own streams
+        if _forked(plain, {**os.environ, **variables}):
             return
     end_with(node)
     script = os.path.join(os.path.dirname(worker[0]), RAYS_OWN)
@@ -60,31 +58,26 @@ def _variables(worker: list[str]) -> dict[str, str] | None:
     for argument in worker:
         if argument.startswith(OWN_ENVIRONMENT):
             own = json.loads(argument.removeprefix(OWN_ENVIRONMENT))
-            variables = own.pop(VARIABLES, None) or {}
-            python = own.pop(PYTHON, None) or sys.executable
+            variables = own.pop("env_vars", None) or {}  # such as Ray Tune gives each trial
+            python = own.pop("py_executable", None) or sys.executable
             refers = any("$" in value for value in variables.values())  # Ray replaces these
             return None if any(own.values()) or refers or python != sys.executable else variables
     return {}
 
 
-def ask(arguments: list[str], environment: dict[str, str], streams: list[int]) -> int:
-    """Has the template fork a process, and returns its number; 0 where no template answers.
-
-    Args:
-        arguments: a script and what it is given.
-        environment: all of its variables.
-        streams: what it reads from, writes to and writes its errors to.
-    """
+def _forked(arguments: list[str], environment: dict[str, str]) -> bool:
+    """Has the template fork a process that runs a script with these arguments, in this environment
+    and with this process's streams; False where no template answers."""
     asked = json.dumps({"arguments": arguments, "environment": environment}).encode()
     with socket.socket(socket.AF_UNIX) as template:
         try:
             template.connect(os.environ.get(TEMPLATE, ""))
-            socket.send_fds(template, [asked[:1]], streams)
+            socket.send_fds(template, [asked[:1]], [0, 1, 2])
             template.sendall(asked[1:])
             template.shutdown(socket.SHUT_WR)
-            return int(template.recv(DIGITS) or 0)
+            return template.recv(1) == DONE
         except OSError:
-            return 0
+            return False
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""A process from which others on this node are forked, Ray's workers and what measures a step, with
-torch imported once for all.
+"""A process from which Ray's workers on this node are forked, with torch imported once for all.
 
 A worker that Ray starts takes over two seconds of a core to import torch and ours, and 290 MiB of
 memory that a forked one shares. The template is forked from the launch, or from what starts a
@@ -27,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from cluster.hardware.fork_worker import TEMPLATE, end_with
+from cluster.hardware.fork_worker import DONE, TEMPLATE, end_with
 from cluster.hardware.private_folders import short_root
 from cluster.hardware.processes import OF_TERMINALS, variable
 
@@ -116,20 +115,21 @@ def _answer(listener: socket.socket) -> dict[str, Any] | None:
         while part := asking.recv(1 << 16):
             message += part
         template = os.getpid()
-        pid = os.fork() if message else None
-        if pid == 0:
+        is_worker = os.fork() == 0
+        if is_worker:
             end_with(template)
             for stream, given in enumerate(streams):
                 os.dup2(given, stream)
-        elif pid:
-            asking.send(str(pid).encode())
+        else:
+            with contextlib.suppress(OSError):  # Ray has ended the one that asks
+                asking.send(DONE)
         for given in streams:
             os.close(given)
-    return json.loads(message) if pid == 0 else None
+    return json.loads(message) if is_worker else None
 
 
 def _become_worker(arguments: list[str], environment: dict[str, str]) -> int:
-    """Runs the script, Ray's for workers or ours, in this process, as if started for it."""
+    """Runs Ray's script for workers in this process, as if started for it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     gc.enable()
     with contextlib.suppress(OSError):

@@ -7,25 +7,19 @@ first run of a model on a machine waits for them.
 
 import hashlib
 import json
-import os
 import pickle
-import select
-import signal
 import subprocess
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from tempfile import TemporaryFile
 
 import cloudpickle
 import numpy as np
 import torch
 
 from cluster.clients.extensions import add_models, by_value, packed_models
-from cluster.hardware import fork_worker
-from cluster.hardware.shadows import environment
+from cluster.hardware.shadows import environment, python
 from fl.client_code import client_code
 from fl.data.datasets import Split
 from fl.errors import UserError
@@ -38,52 +32,8 @@ from fl.whole_files import cache_dir, read_sealed, write_cache
 
 TIMED_STEPS = 4
 TIMEOUT_S = 600.0
-
-
-def run_script(script: Path, given: bytes, timeout_s: float) -> tuple[bytes, bytes]:
-    """Runs a script of ours in a process of its own; returns what it wrote, and what as errors.
-
-    The process is forked from the template of workers, where there is one: it shares torch's pages,
-    and need not import it. Else it is started. It reads ``given``, and writes, by the numbers of
-    its streams, as a fork's ``sys.stdin`` may be another's.
-
-    Raises:
-        TimeoutError: it had not ended after ``timeout_s`` seconds, and was killed.
-    """
-    with TemporaryFile() as stdin, TemporaryFile() as stdout, TemporaryFile() as stderr:
-        stdin.write(given)
-        stdin.seek(0)
-        numbers = [stream.fileno() for stream in (stdin, stdout, stderr)]
-        if pid := fork_worker.ask([str(script)], environment(), numbers):
-            _wait(pid, timeout_s)
-        else:
-            try:
-                subprocess.run(
-                    [sys.executable, "-P", script],
-                    stdin=stdin,
-                    stdout=stdout,
-                    stderr=stderr,
-                    env=environment(),
-                    timeout=timeout_s,
-                )
-            except subprocess.TimeoutExpired:
-                raise TimeoutError from None
-        stdout.seek(0)
-        stderr.seek(0)
-        return stdout.read(), stderr.read()
-
-
-def _wait(pid: int, timeout_s: float) -> None:
-    """Waits for a process that is not this one's child."""
-    with suppress(ProcessLookupError):  # it has ended
-        process = os.pidfd_open(pid)
-        try:
-            if not select.select([process], [], [], timeout_s)[0]:
-                raise TimeoutError
-        finally:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(process, signal.SIGKILL)
-            os.close(process)
+MEASURE = python("cluster.profiling.steps")
+"""The command that measures the subjects on its standard input."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,13 +81,15 @@ def _in_child(subjects: list[Subject]) -> list[Step]:
     by_value(type(s.training).__module__ for s in subjects)
     given = pickle.dumps(packed_models()) + cloudpickle.dumps(subjects)
     try:
-        printed, errors = run_script(Path(__file__), given, TIMEOUT_S)
-    except TimeoutError:
+        done = subprocess.run(
+            MEASURE, input=given, capture_output=True, env=environment(), timeout=TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
         raise _failed(subjects, f"no answer within {TIMEOUT_S:.0f} s") from None
-    steps = [Step(**json.loads(line)) for line in printed.splitlines()]
+    steps = [Step(**json.loads(line)) for line in done.stdout.splitlines()]
     if len(steps) < len(subjects):
-        lines = errors.decode(errors="replace").strip().splitlines()
-        reason = lines[-1][:300] if lines else "it ended without a word, as for want of memory"
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        reason = lines[-1][:300] if lines else "it was killed, probably for want of memory"
         raise _failed(subjects[len(steps) :], reason)
     return steps
 
@@ -211,7 +163,7 @@ def _read() -> dict[str, JsonObject]:
 
 
 if __name__ == "__main__":
-    with open(0, "rb") as given, open(1, "w") as printed:
-        add_models(pickle.load(given))  # before the subjects, which may be of them
-        for subject in pickle.load(given):
-            print(json.dumps(asdict(measure(subject))), file=printed, flush=True)
+    answer, sys.stdout = sys.stdout, sys.stderr  # where a user's model may print
+    add_models(pickle.load(sys.stdin.buffer))  # before the subjects, which may be of them
+    for subject in pickle.load(sys.stdin.buffer):
+        print(json.dumps(asdict(measure(subject))), file=answer, flush=True)

@@ -1,19 +1,18 @@
 """What a step needs is measured for real, and once."""
 
-import io
 import json
-import pickle
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torch import Tensor, nn
 
-from cluster.hardware import fork_worker
 from cluster.profiling import steps
 from cluster.profiling.steps import Step, Subject, cache_file, measure_steps
 from fl.errors import UserError
 from fl.federation import RunSpec
 from fl.inputs import Inputs
+from fl.models.registry import MODELS, register_model
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 from fl.whole_files import read_sealed, write_sealed
@@ -35,25 +34,16 @@ def child(monkeypatch: pytest.MonkeyPatch) -> list[Subject]:
     """Instead of measuring: a list of what was asked for."""
     asked: list[Subject] = []
 
-    def pretend(script: Path, given: bytes, timeout_s: float) -> tuple[bytes, bytes]:
-        stream = io.BytesIO(given)
-        assert pickle.load(stream) is None  # no models of the user's
-        subjects = pickle.load(stream)
+    def pretend(subjects: list[Subject]) -> list[Step]:
         asked.extend(subjects)
-        told = json.dumps({"peak_bytes": 7, "seconds_per_sample": 0.5}).encode() + b"\n"
-        return told * len(subjects), b""
+        return [Step(peak_bytes=7, seconds_per_sample=0.5)] * len(subjects)
 
-    monkeypatch.setattr(steps, "run_script", pretend)
+    monkeypatch.setattr(steps, "_in_child", pretend)
     return asked
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("forked", [True, False])
-def test_a_larger_model_needs_more_memory_and_time_whatever_was_measured_before(
-    forked: bool, template: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if forked and template:
-        monkeypatch.setenv(fork_worker.TEMPLATE, str(template))
+def test_a_larger_model_needs_more_memory_and_time_whatever_was_measured_before() -> None:
     measured = measure_steps([LARGE, SMALL, LIGHT], "cpu")
     # Half-width VGG-9 has 4.3 million weights: with gradients and momentum, 50 MB at least.
     assert 50e6 < measured[LARGE].peak_bytes < 1e9
@@ -113,12 +103,30 @@ def test_a_step_that_fails_is_one_line_that_names_the_model() -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_what_a_users_model_prints_is_no_measurement() -> None:
+    class Printing(nn.Sequential):
+        def forward(self, images: Tensor) -> Tensor:
+            print("forward")
+            return super().forward(images)
+
+    register_model(
+        "prints", lambda num_classes: Printing(nn.Flatten(), nn.Linear(784, num_classes))
+    )
+    try:
+        subject = replace(SMALL, training=ClassifierConfig(model="prints"))
+        assert measure_steps([subject], "cpu")[subject].seconds_per_sample > 0
+    finally:
+        del MODELS["prints"]
+
+
 def test_a_step_that_hangs_or_ends_without_a_word_is_one_line_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(steps, "MEASURE", ["sleep", "9"])
     monkeypatch.setattr(steps, "TIMEOUT_S", 0.01)
     with pytest.raises(UserError, match="no answer within"):
         measure_steps([SMALL], "cpu")
-    monkeypatch.setattr(steps, "run_script", lambda *_: (b"", b""))
-    with pytest.raises(UserError, match=r"^one step of cnn on 16 samples failed: it ended without"):
+    monkeypatch.setattr(steps, "MEASURE", ["true"])
+    monkeypatch.setattr(steps, "TIMEOUT_S", 9)
+    with pytest.raises(UserError, match=r"^one step of cnn on 16 samples failed: it was killed"):
         measure_steps([SMALL], "cpu")
