@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from cluster.clients.extensions import add_models, packed_models, send_methods_b
 from cluster.hardware.bundles import Bundles
 from cluster.hardware.private_folders import make_folder, remove_folder, temporary_folder
 from cluster.server.rank_placement import RankPlacement
-from cluster.server.rank_store import Keeper, RankStore
 from fl.arithmetic import arithmetic
 from fl.data.shard import Shard
 from fl.federation import RunSpec
@@ -189,41 +189,35 @@ class RankGroup:
         """One result of each rank.
 
         Raises:
-            RankFailed: the first that failed.
+            RankFailed: for the rank that failed, not one that noticed it.
         """
-        waiting = {reference: rank for rank, reference in enumerate(references)}
-        while waiting:
-            (ready,), _ = ray.wait(list(waiting), num_returns=1)
-            rank = waiting.pop(ready)
-            try:
-                ray.get(ready)
-            except RayError as error:
-                raise self._failure({rank: error}, list(waiting.items())) from None
-        return ray.get(list(references))
+        results = dict(self._results(references))
+        return [results[rank] for rank in range(len(references))]
 
     def fit(self, spec: FitSpec) -> Iterator[Report]:
         """All ranks' :meth:`RankActor.fit` together; yields the first rank's reports.
 
         Raises:
-            RankFailed: for the rank that failed, not one that noticed it.
+            RankFailed: as by :meth:`get`.
         """
-        streams: dict[Any, int] = {
-            actor.fit.options(num_returns="streaming").remote(spec): rank
-            for rank, actor in enumerate(self.actors)
-        }
-        while streams:
-            ready, _ = ray.wait(list(streams), num_returns=1)
-            stream: Any = ready[0]
+        fits = [actor.fit.options(num_returns="streaming").remote(spec) for actor in self.actors]
+        yield from (report for rank, report in self._results(fits) if rank == 0)
+
+    def _results(self, answers: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """The results as they come, each with its rank: of a call one, of a stream all."""
+        waiting = {answer: rank for rank, answer in enumerate(answers)}
+        while waiting:
+            (answer,), _ = ray.wait(list(waiting), num_returns=1)
+            rank = waiting.pop(answer)
             try:
-                report = ray.get(next(stream))
+                result = _next(answer)
             except StopIteration:
-                del streams[stream]
                 continue
             except RayError as error:
-                rank = streams.pop(stream)
-                raise self._failure({rank: error}, list(streams.items())) from None
-            if streams[stream] == 0:
-                yield report
+                raise self._failure({rank: error}, waiting) from None
+            if _streams(answer):
+                waiting[answer] = rank
+            yield rank, result
 
     def dismiss(self) -> None:
         """Ends all processes."""
@@ -233,23 +227,19 @@ class RankGroup:
             remove_folder(self._file.parent)
             self._file = None
 
-    def _failure(self, errors: dict[int, RayError], others: list[tuple[Any, int]]) -> RankFailed:
+    def _failure(self, errors: dict[int, RayError], waiting: dict[Any, int]) -> RankFailed:
         """The rank that failed: one that raised or died, else one that the others wait for."""
         deadline = time.monotonic() + WITNESS_S
-        waiting = dict(others)
         while waiting and all(_lost_peers(e) for e in errors.values()):
             ready, _ = ray.wait(list(waiting), timeout=max(0, deadline - time.monotonic()))
             if not ready:
                 break
-            answer: Any = ready[0]
-            rank = waiting[answer]
             try:
-                ray.get(next(answer) if hasattr(answer, "__next__") else answer)
+                _next(ready[0])
             except StopIteration:
-                del waiting[answer]
+                del waiting[ready[0]]
             except RayError as error:
-                del waiting[answer]
-                errors[rank] = error
+                errors[waiting.pop(ready[0])] = error
         for rank, found in errors.items():
             if not _lost_peers(found):
                 return self._blame(rank, found)
@@ -270,5 +260,95 @@ def part(test: Shard, number: int, size: int) -> Shard:
     return read.take(torch.arange(number, len(test), size))
 
 
+def _streams(answer: Any) -> bool:
+    return hasattr(answer, "__next__")
+
+
+def _next(answer: Any) -> Any:
+    """The result of a call; of a stream the next one, or StopIteration."""
+    return ray.get(next(answer) if _streams(answer) else answer)
+
+
 def _lost_peers(error: RayError) -> bool:
     return isinstance(error, RayTaskError) and isinstance(error.cause, PeerLostError)
+
+
+# Where ranks on several nodes find each other: values that an actor of Ray keeps for the group.
+#
+# It is reached over Ray's own connections, which answer only who has the cluster's token.
+
+KEY_S = 300.0
+"""Seconds to wait for a key where no other time is said; torch's own default."""
+LOOK_S = 0.01
+"""Seconds between two looks whether it is there."""
+
+
+class Keeper:
+    """The values, in a process of their own."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+
+    def set(self, key: str, value: bytes) -> None:
+        """Sets a value."""
+        self._values[key] = value
+
+    def get(self, key: str) -> bytes:
+        """A value that is there."""
+        return self._values[key]
+
+    def add(self, key: str, number: int) -> int:
+        """Adds to a number, which begins at 0; returns the sum."""
+        total = int(self._values.get(key, b"0")) + number
+        self._values[key] = str(total).encode()
+        return total
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all of these are set."""
+        return all(key in self._values for key in keys)
+
+
+class RankStore(dist.Store):
+    """Torch's store of a group: what a rank asks, the :class:`Keeper` answers."""
+
+    def __init__(self, keeper: Any) -> None:
+        """``keeper``: the handle of its actor."""
+        super().__init__()
+        self._keeper = keeper
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Sets a value."""
+        _ask(self._keeper.set, key, value.encode() if isinstance(value, str) else bytes(value))
+
+    def get(self, key: str) -> bytes:
+        """A value, once somebody has set it."""
+        self.wait([key])
+        return _ask(self._keeper.get, key)
+
+    def add(self, key: str, number: int) -> int:
+        """Adds to a number, which begins at 0; returns the sum."""
+        return _ask(self._keeper.add, key, number)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all of these are set."""
+        return _ask(self._keeper.check, list(keys))
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Waits until all of these are set.
+
+        Raises:
+            PeerLostError: they were not within the timeout.
+        """
+        seconds = timeout.total_seconds() if timeout else KEY_S
+        deadline = time.monotonic() + seconds
+        while not self.check(keys):
+            if time.monotonic() > deadline:
+                raise PeerLostError(f"no rank has set {', '.join(keys)} within {seconds:g} s")
+            time.sleep(LOOK_S)
+
+
+def _ask(method: Any, *arguments: Any) -> Any:
+    try:
+        return ray.get(method.remote(*arguments))
+    except RayError:
+        raise PeerLostError("the process that keeps the ranks' store is gone") from None

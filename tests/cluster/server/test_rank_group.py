@@ -6,28 +6,31 @@ On a Ray without processes; tests/cluster/server/test_fusion_server.py has real 
 import os
 import socket
 from dataclasses import replace
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from cluster.hardware.bundles import Bundles
 from cluster.server import rank_group
 from cluster.server.rank_group import (
+    Keeper,
     RankFailed,
     RankGroup,
+    RankStore,
     as_array,
     as_tensor,
     use_interface_of,
 )
 from cluster.server.rank_placement import RankPlacement, place_ranks, world_size
-from cluster.server.rank_store import Keeper
 from fl.data.shard import Shard
 from fl.errors import UserError
 from fl.fusion.group import PeerLostError
-from tests.cluster.fake_ray import FakeRay, Reference, Stream
+from tests.cluster.fake_ray import FakeActor, FakeRay, Reference, Stream
 from tests.cluster.placing import bundle
 from tests.fl.toy import PROBLEM, shard
 
@@ -237,3 +240,38 @@ def test_gloo_and_nccl_are_told_the_interface(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
     use_interface_of("127.0.0.1")
     assert os.environ["GLOO_SOCKET_IFNAME"] == "ib0"
+
+
+@pytest.fixture
+def keeper(monkeypatch: pytest.MonkeyPatch) -> FakeActor:
+    monkeypatch.setattr(rank_group, "ray", FakeRay(Keeper))
+    return FakeActor(Keeper(), {})
+
+
+def test_what_one_sets_another_gets_also_through_torchs_prefix(keeper: FakeActor) -> None:
+    stores = RankStore(keeper), RankStore(keeper)
+    first, second = (dist.PrefixStore("group", store) for store in stores)
+    first.set("address", b"\x00\xff")
+    assert second.get("address") == b"\x00\xff"
+    assert [first.add("count", 1), second.add("count", 2)] == [1, 3]
+    assert second.get("count") == b"3"
+    assert second.check(["address"])
+    assert not second.check(["address", "another"])
+    assert not stores[0].check(["address"])
+
+
+def test_who_waits_is_told_which_key_is_missing(keeper: FakeActor) -> None:
+    store = RankStore(keeper)
+    store.set("here", "first")
+    store.wait(["here"])
+    with pytest.raises(PeerLostError, match=r"no rank has set here, there within 0\.05 s"):
+        store.wait(["here", "there"], timedelta(seconds=0.05))
+
+
+def test_a_process_that_died_is_a_lost_peer() -> None:
+    class Dead:
+        def check(self, keys: list[str]) -> Reference:
+            return Reference(error=ActorDiedError())
+
+    with pytest.raises(PeerLostError, match="is gone"):
+        RankStore(FakeActor(Dead(), {})).check(["here"])
