@@ -56,9 +56,7 @@ def slurm_limits(environ: Mapping[str, str], *, cpus: float, gpus: int) -> Limit
     """
     if not environ.get("SLURM_JOB_ID"):
         return Limits()
-    per_task = _number(environ, "SLURM_CPUS_PER_TASK")
-    tasks = _number(environ, "SLURM_NTASKS_PER_NODE") or 1
-    allotted = _number(environ, "SLURM_CPUS_ON_NODE") or per_task * tasks
+    allotted = _number(environ, "SLURM_CPUS_ON_NODE")
     mebibytes = (
         _number(environ, "SLURM_MEM_PER_NODE"),
         _number(environ, "SLURM_MEM_PER_CPU") * (allotted or cpus),

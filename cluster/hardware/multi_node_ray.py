@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cluster.hardware.inventory import Inventory
-from cluster.hardware.private_folders import private_folder, rays_folder, short_root, write_private
+from cluster.hardware.private_folders import own_folder, private_folder, rays_folder
 from cluster.hardware.private_ray import (
     joined_ray,
     make_token,
@@ -35,6 +35,7 @@ from cluster.hardware.ray_internals import (
     published_address,
     start_command,
 )
+from fl.whole_files import replacing
 
 HEAD_S = 120.0
 """Seconds that the head may take to start."""
@@ -88,14 +89,16 @@ def gather(
     token = make_token()
     private_folder(meeting)
     log, published = meeting / "node-0.log", meeting / "head.json"
-    with short_root() as root, on_loopback() if nodes == 1 else contextlib.nullcontext():
+    with own_folder() as root, on_loopback() if nodes == 1 else contextlib.nullcontext():
         folder = rays_folder(root)
         options = ["--head", "--port=0", "--include-dashboard=false", f"--temp-dir={folder}"]
         try:
             raylet = _start_raylet(options, 0, inventory, log, ignoring)
             address = _address(folder, raylet, log)
             head = Head(address=address, host=socket.gethostname(), root=str(root), token=token)
-            write_private(published, json.dumps(asdict(head)).encode())
+            with replacing(published) as new:
+                new.touch(mode=0o600)
+                new.write_text(json.dumps(asdict(head)))
             _await_nodes(meeting, address, nodes)
             yield address
         finally:

@@ -16,61 +16,38 @@ SHORT_TMP = Path("/tmp")
 """A long TMPDIR would make the paths of Ray's sockets too long."""
 LOCK = ".lock"
 """The file in a folder that is locked while the folder is in use."""
-SOCKET_PATH = 107
-"""Bytes that the path of a socket may have."""
-BELOW_ROOT = len(
-    "/onefold-12345678/r/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store.12"
-)
-"""Characters that :func:`short_root` and Ray add to the temporary folder."""
-_held: dict[Path, int] = {}
-"""This process's folders, and the descriptors of their locks."""
+_present: set[Path] = set()
+"""This process's folders."""
 
 
 @contextlib.contextmanager
-def short_root() -> Iterator[Path]:
-    """A folder of this user and run for Ray's sockets and logs, gone afterwards.
-
-    Ray opens the folder that it is given to everybody, so it is given :func:`rays_folder` of this.
-
-    Raises:
-        UserError: the paths of sockets in it would be too long.
-    """
-    parent = temporary_folder()
-    room = SOCKET_PATH - BELOW_ROOT
-    if len(os.fsencode(parent)) > room:
-        raise UserError(f"TMPDIR is {parent}, but Ray's sockets need one of at most {room} bytes")
-    root = make_folder(parent)
-    try:
-        yield root
-    finally:
-        remove_folder(root)
-
-
-def make_folder(parent: Path, prefix: str = "onefold-") -> Path:
-    """Makes a folder (0700) for :func:`remove_folder`, which this process locks until then.
+def own_folder(prefix: str = "onefold-") -> Iterator[Path]:
+    """A folder (0700) of this user and process, with a short path for sockets, gone afterwards.
 
     First it removes the folders there whose processes were killed: their locks are held no more.
+    Ray opens the folder that it is given to everybody, so it is given :func:`rays_folder` of this.
     """
+    parent = temporary_folder()
     for left in parent.glob("onefold-*"):
         _remove_if_left(left)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    _present.add(folder)
     new = folder / f"{LOCK}.new"
-    _held[folder] = os.open(new, os.O_CREAT | os.O_RDWR, 0o600)
+    lock = os.open(new, os.O_CREAT | os.O_RDWR, 0o600)
     with contextlib.suppress(OSError):  # a file system without locks
-        fcntl.flock(_held[folder], fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         new.rename(folder / LOCK)  # late: a lock of that name was held from its first moment
-    return folder
-
-
-def remove_folder(folder: Path) -> None:
-    """Removes what :func:`make_folder` made."""
-    shutil.rmtree(folder, ignore_errors=True)
-    os.close(_held.pop(folder))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+        _present.remove(folder)
 
 
 def remove_all_folders() -> None:
     """Removes every folder that this process still has, just before its end."""
-    for folder in list(_held):
+    for folder in list(_present):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -119,11 +96,3 @@ def private_folder(path: Path) -> Path:
         mode = stat.S_IMODE(found.st_mode)
         raise UserError(f"{path} is open to other users (mode {mode:o}); it must have mode 700")
     return path
-
-
-def write_private(file: Path, content: bytes) -> None:
-    """Writes a file that only its owner can read, in one piece, in a private folder."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)  # 0600
-    with open(descriptor, "wb") as stream:
-        stream.write(content)
-    os.replace(temporary, file)

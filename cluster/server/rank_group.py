@@ -22,7 +22,7 @@ from torch import Tensor
 
 from cluster.clients.extensions import add_models, packed_models, send_methods_by_value
 from cluster.hardware.bundles import Bundles
-from cluster.hardware.private_folders import make_folder, remove_folder, temporary_folder
+from cluster.hardware.private_folders import own_folder
 from cluster.server.rank_placement import RankPlacement
 from fl.arithmetic import arithmetic
 from fl.data.shard import Shard
@@ -140,8 +140,7 @@ class RankGroup:
     ) -> None:
         self._identities = ["starting"] * len(where)
         self._timeout_s = timeout_s
-        self._file: Path | None = None
-        self._keeper: Any = None
+        self._stack = ExitStack()  # of where the ranks meet
         send_methods_by_value()
         models = packed_models()
         self.actors: list[Any] = [
@@ -168,12 +167,12 @@ class RankGroup:
         the first rank."""
         here = ray.get_runtime_context().get_node_id()
         if all(bundles.nodes.get(placement.bundle) == here for placement in where):
-            self._file = make_folder(temporary_folder(), "onefold-ranks-") / "store"
-            return self._file
+            return self._stack.enter_context(own_folder("onefold-ranks-")) / "store"
         strategy = bundles.strategy(where[0].bundle)
-        kept = ray.remote(Keeper).options(num_cpus=0, scheduling_strategy=strategy)
-        self._keeper = kept.remote()
-        return self._keeper
+        options: Any = ray.remote(Keeper).options(num_cpus=0, scheduling_strategy=strategy)
+        keeper = options.remote()
+        self._stack.callback(ray.kill, keeper)
+        return keeper
 
     def _join(self, run_spec: RunSpec, test: Shard, meeting: Any) -> None:
         size, secret = len(self.actors), secrets.token_bytes(32)
@@ -221,11 +220,9 @@ class RankGroup:
 
     def dismiss(self) -> None:
         """Ends all processes."""
-        for actor in [*self.actors, *([self._keeper] if self._keeper else [])]:
+        for actor in self.actors:
             ray.kill(actor)
-        if self._file:
-            remove_folder(self._file.parent)
-            self._file = None
+        self._stack.close()
 
     def _failure(self, errors: dict[int, RayError], waiting: dict[Any, int]) -> RankFailed:
         """The rank that failed: one that raised or died, else one that the others wait for."""

@@ -34,16 +34,16 @@ def test_no_variable_stops_a_report(make_run: MakeRun) -> None:
 
 BEGINNING = "import sys, time\nfrom fl.own_process import run_as_command\n"
 WAITS = f"""{BEGINNING}
-from cluster.hardware.private_folders import make_folder, remove_folder
+from cluster.hardware import private_folders
 from pathlib import Path
+private_folders.SHORT_TMP = Path(sys.argv[1])
 def main():
-    made = make_folder(Path(sys.argv[1]))
-    try:
-        print("ready", flush=True)
-        time.sleep(60)
-    finally:
-        {{last}}
-        remove_folder(made)
+    with private_folders.own_folder():
+        try:
+            print("ready", flush=True)
+            time.sleep(60)
+        finally:
+            {{last}}
 run_as_command(main)
 """
 PRINTS = f"""{BEGINNING}

@@ -96,14 +96,6 @@ def test_any_text_selects_distinct_devices_that_exist(wanted: str) -> None:
         assert set(uuids) <= {A, B, C, BIG, SMALL}
 
 
-@given(st.permutations([("0", A), ("1", B), (C, C)]), st.integers(0, 3), st.text(max_size=9))
-def test_order_is_kept_and_nothing_invalid_adds_a_device(
-    entries: list[tuple[str, str]], length: int, rest: str
-) -> None:
-    wanted, uuids = [e for e, _ in entries[:length]], [u for _, u in entries[:length]]
-    assert chosen(",".join([*wanted, "x", rest])) == uuids
-
-
 def test_the_drivers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, *CARDS)
     initialised = torch.cuda.is_initialized()

@@ -1,7 +1,6 @@
 """Folders that are ours alone, and what is refused in their place."""
 
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -10,15 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster.hardware import private_folders
-from cluster.hardware.private_folders import (
-    SOCKET_PATH,
-    make_folder,
-    private_folder,
-    rays_folder,
-    remove_folder,
-    short_root,
-    write_private,
-)
+from cluster.hardware.private_folders import own_folder, private_folder, rays_folder
 from fl.errors import UserError
 
 
@@ -58,56 +49,46 @@ def test_another_users_folder_is_refused(tmp_path: Path) -> None:
         private_folder(theirs)
 
 
-def test_a_secret_can_be_read_by_its_owner_alone(tmp_path: Path) -> None:
-    file = tmp_path / "secret"
-    for content in (b"one", b"two"):
-        write_private(file, content)
-        assert (file.read_bytes(), mode(file)) == (content, 0o600)
-    assert [*tmp_path.iterdir()] == [file]
+@pytest.fixture
+def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where own folders are made."""
+    monkeypatch.setattr(private_folders, "SHORT_TMP", tmp_path)
+    return tmp_path
 
 
-def test_rays_folder_lies_in_one_that_is_ours_alone() -> None:
-    with short_root() as root:
+def test_rays_folder_lies_in_one_that_is_ours_alone(parent: Path) -> None:
+    with own_folder() as root:
         assert mode(root) == 0o700
         assert rays_folder(root).parent == root
+        assert root.parent == parent
     assert not root.exists()
 
 
-def left_by_a_killed_process(parent: Path) -> Path:
-    """A folder that a process made which was killed in it."""
-    code = (
-        f"import os, signal; from pathlib import Path; from {make_folder.__module__} import *\n"
-        f"made = make_folder(Path({str(parent)!r}))\nprint(made, flush=True)\n"
-        "(made / 'deep').mkdir(); (made / 'deep' / 'file').touch()\n"
-        "os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    return Path(done.stdout.splitlines()[-1])
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from cluster.hardware import private_folders
+
+private_folders.SHORT_TMP = Path(sys.argv[1])
+with private_folders.own_folder() as made:
+    print(made, flush=True)
+    (made / "deep").mkdir()
+    (made / "deep" / "file").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
-def test_the_next_start_removes_what_a_killed_process_left(tmp_path: Path) -> None:
-    living = make_folder(tmp_path)
-    left = left_by_a_killed_process(tmp_path)
-    assert left.exists()
-    assert living.exists(), "the other process removed the folder of a living one"
-    foreign, link = tmp_path / "onefold-notours_", tmp_path / "onefold-linked__"
-    foreign.mkdir()
-    link.symlink_to(left)
-    next_one = make_folder(tmp_path)
-    assert not left.exists()
-    assert {*tmp_path.iterdir()} == {living, next_one, foreign, link}
-    for folder in (living, next_one):
-        remove_folder(folder)
-    assert {*tmp_path.iterdir()} == {foreign, link}
-
-
-def test_a_folder_whose_sockets_would_have_too_long_a_path_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    long = tmp_path / ("x" * SOCKET_PATH)
-    long.mkdir()
-    monkeypatch.setattr(private_folders, "SHORT_TMP", long)
-    with pytest.raises(UserError, match="at most"), short_root():
-        pass
-    assert not [*long.iterdir()]
+def test_the_next_start_removes_what_a_killed_process_left(parent: Path) -> None:
+    with own_folder() as living:
+        command = [sys.executable, "-c", KILLED, str(parent)]
+        killed = subprocess.run(command, capture_output=True, text=True, check=False)
+        left = Path(killed.stdout.strip())
+        assert left.exists(), killed.stderr
+        assert living.exists(), "the other process removed the folder of a living one"
+        foreign, link = parent / "onefold-notours_", parent / "onefold-linked__"
+        foreign.mkdir()
+        link.symlink_to(left)
+        with own_folder() as next_one:
+            assert not left.exists()
+            assert {*parent.iterdir()} == {living, next_one, foreign, link}
+    assert {*parent.iterdir()} == {foreign, link}

@@ -15,6 +15,7 @@ import pytest
 from cluster.hardware import private_ray
 from cluster.hardware.private_ray import (
     LEAST_STORE_BYTES,
+    MESSAGE,
     make_token,
     object_store_bytes,
     parse_address,
@@ -269,22 +270,37 @@ def test_a_process_has_one_token_whatever_it_was_told(monkeypatch: pytest.Monkey
     assert os.environ[AUTHENTICATION] == "token"
 
 
-@pytest.mark.parametrize(
-    "raised",
-    [
-        Exception("The current node timed out during startup.\nSee /tmp/ray/logs."),
-        RuntimeError("Failed to start raylet"),
-        ConnectionError("GCS is gone"),
-    ],
-)
-def test_what_ray_raises_when_it_starts_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, raised: Exception
-) -> None:
+def test_what_ray_raises_when_it_starts_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(**options: object) -> None:
-        raise raised
+        raise Exception("The current node timed out during startup.\nSee /tmp/ray/logs.")
 
     monkeypatch.setattr(private_ray, "start_cluster", killed)
     starting = private_ray.private_ray(cpus=1, gpus=0, memory_bytes=2**30)
     with pytest.raises(UserError, match=r"Ray did not start: .*inprocess") as refusal, starting:
         pass
     assert "\n" not in str(refusal.value)
+
+
+WATCHED = """
+import subprocess, time
+from cluster.hardware.private_ray import watched
+other = subprocess.Popen(["sleep", "60"])
+with watched(other):
+    {during}
+other.kill()
+other.wait()
+time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("during", "status", "said"),
+    [("other.kill(); time.sleep(60)", 1, MESSAGE.partition("{")[0]), ("pass", 0, "")],
+)
+def test_a_process_whose_raylet_dies_says_so_and_one_that_ends_its_ray_says_nothing(
+    during: str, status: int, said: str
+) -> None:
+    command = [sys.executable, "-c", WATCHED.format(during=during)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (status, status)
+    assert done.stderr.startswith(said)

@@ -11,7 +11,7 @@ import pytest
 import ray
 import torch
 
-from cluster.hardware.private_folders import short_root
+from cluster.hardware.private_folders import own_folder
 from cluster.hardware.private_ray import LEAST_STORE_BYTES
 from cluster.hardware.ray_internals import (
     AUTHENTICATION,
@@ -108,7 +108,7 @@ def installed(command: list[str], **environment: str) -> subprocess.CompletedPro
 
 
 def test_a_cluster_has_the_memory_and_the_directory_that_ray_init_was_told() -> None:
-    with short_root() as root:
+    with own_folder() as root:
         arguments = [str(root), str(MEMORY), str(LEAST_STORE_BYTES)]
         with contract("ray", "ray.init", TESTED_WITH):
             done = installed([sys.executable, "-c", CLUSTER, *arguments])
@@ -141,7 +141,7 @@ def test_a_head_says_where_it_is_and_what_it_was_told() -> None:
     ]
     environment = {**os.environ, **DEFAULTS, TOKEN: "a" * 64, AUTHENTICATION: "token"}
     ask = "import json, ray; ray.init(); print(json.dumps(ray.nodes()))"
-    with short_root() as root:
+    with own_folder() as root:
         head = subprocess.Popen(
             [*command, f"--temp-dir={root}"],
             env=environment,
