@@ -1,7 +1,6 @@
 """The GPUs this process may use, found without initialising CUDA where NVIDIA's driver answers."""
 
 import contextlib
-import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,11 +30,7 @@ Cards = dict[str, tuple[Gpu, ...]]
 
 
 class DriverWarning(UserWarning):
-    """A driver is there but gave no usable answer, so its GPUs are not used."""
-
-
-class _Unknown(Exception):
-    """The GPUs could not be determined. The message is one line with the reason."""
+    """A driver is there but gave no usable answer, so its GPUs are not used: one line, and why."""
 
 
 def find_gpus(environ: Mapping[str, str]) -> tuple[Gpu, ...]:
@@ -51,8 +46,8 @@ def find_gpus(environ: Mapping[str, str]) -> tuple[Gpu, ...]:
     try:
         listed = _ask_driver(_cards)
         cards = _ask_torch() if listed is None else listed
-    except _Unknown as error:
-        warnings.warn(f"running without GPUs: {error}", DriverWarning, stacklevel=2)
+    except DriverWarning as warning:
+        warnings.warn(warning, stacklevel=2)
         return ()
     if visible is None:
         return _of_job(cards, environ) if environ.get("SLURM_JOB_ID") else _devices(cards)
@@ -64,7 +59,7 @@ def driver_version() -> str | None:
     """Version of NVIDIA's driver; None where there is none, or it gives no usable answer."""
     try:
         return _ask_driver(lambda nvml: str(nvml.nvmlSystemGetDriverVersion()))
-    except _Unknown:
+    except DriverWarning:
         return None
 
 
@@ -72,9 +67,9 @@ def select(cards: Cards, wanted: str) -> tuple[Gpu, ...]:
     """The devices that a value of ``CUDA_VISIBLE_DEVICES`` names, in its order.
 
     It is read as CUDA reads it: an entry is an index, or a UUID or its unique beginning; reading
-    ends at the first entry that names no device, and if a device is named twice the result is
-    empty. Indices count by PCI bus, as the driver does, and a GPU in MIG mode means all its MIG
-    devices.
+    ends at the first entry that names no device (for CUDA "1st" names one, for us none), and if a
+    device is named twice the result is empty. Indices count by PCI bus, as the driver does, and a
+    GPU in MIG mode means all its MIG devices.
     """
     chosen: list[Gpu] = []
     for entry in wanted.split(","):
@@ -88,16 +83,12 @@ def select(cards: Cards, wanted: str) -> tuple[Gpu, ...]:
 
 
 def _named(cards: Cards, entry: str) -> tuple[Gpu, ...]:
-    # CUDA reads the leading digits as the number: "1st" is 1.
-    if number := re.match(r"\+?0*([0-9]+)", entry):
-        by_index = {str(i): devices for i, devices in enumerate(cards.values())}
-        return by_index.get(number[1], ())
-    if not entry.startswith(("GPU-", "MIG-")):
-        return ()
+    by_index = {str(index): devices for index, devices in enumerate(cards.values())}
     by_uuid = {device.uuid: (device,) for device in _devices(cards)} | cards
-    if entry in by_uuid:
-        return by_uuid[entry]
-    matching = [devices for uuid, devices in by_uuid.items() if uuid.startswith(entry)]
+    if entry in by_index | by_uuid:
+        return (by_index | by_uuid)[entry]
+    begins = entry.startswith(("GPU-", "MIG-"))
+    matching = [devices for uuid, devices in by_uuid.items() if begins and uuid.startswith(entry)]
     return matching[0] if len(matching) == 1 else ()
 
 
@@ -140,9 +131,9 @@ def _ask_driver(question: Callable[[Any], Answer]) -> Answer | None:
     except pynvml.NVMLError_LibraryNotFound:
         return None
     except TimeoutError as error:
-        raise _Unknown(f"the NVIDIA driver gave {error}") from None
+        raise DriverWarning(f"running without GPUs: the NVIDIA driver gave {error}") from None
     except pynvml.NVMLError as error:
-        raise _Unknown(f"the NVIDIA driver says: {error}") from error
+        raise DriverWarning(f"running without GPUs: the NVIDIA driver says: {error}") from error
 
 
 def _cards(nvml: Any) -> Cards:
@@ -199,7 +190,8 @@ def _ask_torch() -> Cards:
     try:
         found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     except RuntimeError as error:
-        raise _Unknown(f"PyTorch cannot use CUDA: {' '.join(str(error).split())[:200]}") from error
+        reason = " ".join(str(error).split())[:200]
+        raise DriverWarning(f"running without GPUs: PyTorch cannot use CUDA: {reason}") from error
     gpus = [
         Gpu(
             uuid=f"{'MIG' if ' MIG ' in gpu.name else 'GPU'}-{gpu.uuid}",

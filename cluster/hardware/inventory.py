@@ -11,10 +11,16 @@ from pathlib import Path, PurePosixPath
 from statistics import harmonic_mean
 
 from cluster.hardware.gpus import Gpu, find_gpus
-from cluster.scheduling.capacity import Bundle
+from cluster.scheduling.capacity import (
+    Bundle,
+    FreeCapacity,
+    Need,
+    could_fit,
+    need_of,
+    refusal,
+)
 from fl.errors import UserError
 from fl.federation import Request
-from fl.report.words import size
 from fl.resources import ResourcesConfig
 
 # The limits that cgroups and a Slurm job set on this process's cores and memory.
@@ -159,37 +165,28 @@ class Inventory:
         Raises:
             UserError: with what was asked for and what there is.
         """
+        if could_fit(self.bundle, self._need(request)):
+            return
         setting = ResourcesConfig.setting(role)
         advice = f"lower {setting}"
         if measured:
-            advice = f"one step took it: shrink model or batch, or set {setting}"
-        place = "this machine" if self.source == "machine" else self.source
-        if request.cpus > self.cpus:
-            raise UserError(
-                f"a {role} client asks for {request.cpus:g} cores, {place} has {self.cpus}; "
-                f"lower {setting}.cpus"
-            )
-        if request.memory_bytes > self.memory_bytes:
-            raise UserError(
-                f"a {role} client asks for {size(request.memory_bytes)} of memory, {place} has "
-                f"{size(self.memory_bytes)}; {advice}.memory_bytes"
-            )
-        if self.gpus and request.gpus > 1:
-            raise UserError(
-                f"a {role} client asks for {request.gpus:g} of a GPU, {place} has {len(self.gpus)} "
-                f"and a client gets one at most; {advice}.gpus"
-            )
+            quantity = "gpus" if self.gpus else "memory_bytes"
+            advice = f"one step took it: shrink model or batch, or set {setting}.{quantity}"
+        client = f"{self.source}: a {role} client"
+        raise UserError(f"{refusal(client, self.scaled(request), [self.bundle])}; {advice}")
 
     def at_once(self, request: Request) -> int:
         """How many such clients fit at the same time."""
-        scaled = self.scaled(request)
-        fits = _times(self.cpus, scaled.cpus)
-        if scaled.memory_bytes:
-            fits = min(fits, self.memory_bytes // scaled.memory_bytes)
-        if scaled.gpus:
-            # A share never spans two GPUs.
-            fits = min(fits, len(self.gpus) * _times(1, scaled.gpus))
+        need, free = self._need(request), FreeCapacity(self.bundle)
+        fits = free.cpus // need.cpus
+        if need.memory_bytes:
+            fits = min(fits, free.memory_bytes // need.memory_bytes)
+        if need.gpu:  # a share never spans two GPUs
+            fits = min(fits, sum(gpu // need.gpu for gpu in free.gpus))
         return fits
+
+    def _need(self, request: Request) -> Need:
+        return need_of(request, with_gpus=bool(self.gpus))
 
     def of_all_at_once(self, requests: Sequence[Request], most: int | None = None) -> int:
         """How many of these clients compute at the same time, on the mean; one at least."""
@@ -230,8 +227,3 @@ def _cpu_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.machine()
-
-
-def _times(whole: float, part: float) -> int:
-    """How often the part goes into the whole, where 0.1 goes into 1 ten times."""
-    return int(whole / part + 1e-9)

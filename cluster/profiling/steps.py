@@ -11,7 +11,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import cloudpickle
@@ -153,13 +153,12 @@ def _key(subject: Subject, device: str) -> str:
 
 
 def _read() -> dict[str, JsonObject]:
-    """The measurements of earlier runs; none where the file is missing or damaged."""
+    """The measurements of earlier runs; none where the file is missing, damaged or not ours."""
     try:
-        entries = json.loads(read_sealed(cache_file()) or b"{}").items()
-    except (OSError, ValueError, AttributeError):
+        found: dict[str, JsonObject] = json.loads(read_sealed(cache_file()) or b"{}")
+    except OSError:
         return {}
-    names = {field.name for field in fields(Step)}
-    return {k: v for k, v in entries if isinstance(v, dict) and v.keys() == names}
+    return found
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import torch
 
 from cluster import doctor
 from cluster.doctor import (
-    ADVICE,
     DoctorOptions,
     distance_filter,
     federation,
@@ -282,7 +281,3 @@ def test_gpus_that_cannot_be_used_are_found(monkeypatch: pytest.MonkeyPatch) -> 
         distance_filter(DoctorOptions())
     pretend(monkeypatch, fails="NVMLError_DriverNotLoaded")
     assert "DriverNotLoaded" in perform(distance_filter, DoctorOptions())["finding"]
-
-
-def test_every_check_has_its_advice() -> None:
-    assert list(ADVICE) == [runs_folder, distance_filter, federation]

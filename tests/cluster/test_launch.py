@@ -171,7 +171,10 @@ def test_a_client_over_its_share_stops_the_run_or_is_left_out_as_asked(tmp_path:
         (["--runtime=inprocess", "--aggregate=krum", "--num-clients=8"], "at least 5 clients of"),
         (["--runtime=inprocess", "--dataset=mnist", "--data-root=nowhere"], "train-images-idx3"),
         (["--resources.classifier.cpus=4096"], "asks for 4096 cores, "),
-        (["--resources.models", "vgg9.memory-bytes=1000000000000000"], "asks for 1000.0 TB of"),
+        (
+            ["--resources.models", "vgg9.memory-bytes=1000000000000000"],
+            " and 1000.0 TB of memory, ",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(

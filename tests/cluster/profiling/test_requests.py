@@ -104,7 +104,7 @@ def test_times_are_by_model() -> None:
 
 def test_a_model_that_outgrows_the_machine_is_refused() -> None:
     small = machine(gpus=1, gpu_memory=3 * 2**29)
-    with pytest.raises(UserError, match=r"a classifier client asks for 1\.\d+ of a GPU"):
+    with pytest.raises(UserError, match=r"a classifier client asks for 1 cores, 1\.\d+ of a GPU"):
         ask(ResourcesConfig(), small)
 
 

@@ -1,6 +1,5 @@
 """What a step needs is measured for real, and once."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from fl.inputs import Inputs
 from fl.models.registry import MODELS, register_model
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
-from fl.whole_files import read_sealed, write_sealed
 
 PROBLEM = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 SMALL = Subject(ClassifierConfig(model="cnn", width=0.5, batch_size=16), PROBLEM, 1)
@@ -80,12 +78,11 @@ def test_epochs_and_seed_do_not_matter_but_batch_model_threads_and_device_do(
     assert child == [SMALL, *others, SMALL]
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 1}'])
-def test_a_spoilt_cache_is_measured_anew(child: list[Subject], content: str) -> None:
-    write_sealed(cache_file(), content.encode())
-    measure_steps([SMALL], "cpu")
+def test_a_spoilt_cache_is_measured_anew(child: list[Subject]) -> None:
+    cache_file().parent.mkdir()
+    cache_file().write_text("{")
+    assert measure_steps([SMALL], "cpu") == measure_steps([SMALL], "cpu")
     assert child == [SMALL]
-    assert len(json.loads(read_sealed(cache_file()) or b"")) >= 1
 
 
 def test_a_cache_that_cannot_be_written_does_no_harm(
