@@ -132,16 +132,25 @@ def shut_down() -> None:
 
 
 @contextlib.contextmanager
+def _replaced(owner: Any, **attributes: object) -> Iterator[None]:
+    """Sets attributes of one of Ray's objects, until the context ends."""
+    before = {name: getattr(owner, name) for name in attributes}
+    for name, value in attributes.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
+@contextlib.contextmanager
 def on_loopback() -> Iterator[None]:
     """Has a cluster that is started here, and processes that join it, keep to 127.0.0.1."""
     from ray._private import ray_constants
 
-    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
-    try:
-        with variable(OTHER_HOSTS, "0"):
-            yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
+    with _replaced(ray_constants, ENABLE_RAY_CLUSTER=False), variable(OTHER_HOSTS, "0"):
+        yield
 
 
 class _Folders(list[str]):
@@ -179,22 +188,13 @@ def path_of_workers() -> list[str] | None:
     return list(worker.get_job_config().py_driver_sys_path)
 
 
-@contextlib.contextmanager
-def _only_what_runs_clients() -> Iterator[None]:
+def _only_what_runs_clients() -> contextlib.AbstractContextManager[None]:
     """Leaves out processes that a cluster of one run never asks: 2 s and 250 MB of memory."""
     from ray._private.node import Node
 
-    def nothing(*_: Any, **__: Any) -> None: ...
-
     # A release that names them otherwise starts them, and works as well.
-    own = {name: getattr(Node, name) for name in NOT_NEEDED if hasattr(Node, name)}
-    for name in own:
-        setattr(Node, name, nothing)
-    try:
-        yield
-    finally:
-        for name, method in own.items():
-            setattr(Node, name, method)
+    there = [name for name in NOT_NEEDED if hasattr(Node, name)]
+    return _replaced(Node, **dict.fromkeys(there, lambda *_, **__: None))
 
 
 @contextlib.contextmanager
@@ -208,13 +208,9 @@ def forked_workers(template: Path | None) -> Iterator[None]:
         node._ray_params.setup_worker_path = fork_worker.__file__
         return start(node, *arguments, **options)
 
-    setattr(Node, "start_raylet", start_with)  # noqa: B010, as mypy takes methods for fixed
-    try:
-        address = variable(fork_worker.TEMPLATE, str(template)) if template else None
-        with address or contextlib.nullcontext():
-            yield  # the node's process hands the address on
-    finally:
-        setattr(Node, "start_raylet", start)  # noqa: B010
+    address = variable(fork_worker.TEMPLATE, str(template)) if template else None
+    with _replaced(Node, start_raylet=start_with), address or contextlib.nullcontext():
+        yield  # the node's process hands the address on
 
 
 def raylet_process() -> subprocess.Popen[bytes] | None:
