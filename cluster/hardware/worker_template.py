@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from cluster.hardware.fork_worker import DONE, TEMPLATE, end_with
+from cluster.hardware.fork_worker import DONE, end_with
 from cluster.hardware.private_folders import own_folder
-from cluster.hardware.processes import OF_TERMINALS, variable
+from cluster.hardware.processes import OF_TERMINALS
 
 SET_NAME = 15
 """Option of Linux's prctl: the process's name, of 15 bytes at most."""
@@ -48,8 +48,7 @@ def can_fork(maps: Path = Path("/proc/self/maps")) -> bool:
 
 @contextlib.contextmanager
 def worker_template(modules: Sequence[str] = ()) -> Iterator[Path]:
-    """Forks the template; gives the socket at which it is asked for workers, which also stands in
-    this process's environment.
+    """Forks the template; gives the socket at which it is asked for workers.
 
     It ends with the context, or with this process, and the workers end with it or their Ray.
 
@@ -70,8 +69,7 @@ def worker_template(modules: Sequence[str] = ()) -> Iterator[Path]:
         os.close(others_end)
         listener.close()
         try:
-            with variable(TEMPLATE, str(address)):
-                yield address
+            yield address
         finally:
             os.close(own_end)
             with contextlib.suppress(ChildProcessError):
