@@ -1,4 +1,4 @@
-"""The server's ranks as Ray actors: their placement, their start, and which of them failed."""
+"""The server's ranks as Ray actors: their start, where they meet, and which of them failed."""
 
 import os
 import secrets

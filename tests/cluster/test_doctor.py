@@ -230,32 +230,32 @@ def test_a_federation_on_ray_has_two_ranks(ran: dict[str, Any]) -> None:
     assert {"--runtime=ray", "--fusion-ranks=2"} < {*ran["options"]}
 
 
-def test_an_overspender_that_nothing_stops_is_found(
+def test_without_ray_no_client_has_a_cap(
     ran: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def no_ray() -> None:
+        raise UserError("Ray is not installed")
+
+    monkeypatch.setattr(doctor, "prepare_environment", no_ray)
     ran["dropped"] = {"1": "RuntimeError: nothing stopped it"}
-    result = perform(federation, DoctorOptions())
-    assert result["finding"] == "client 1 failed: RuntimeError: nothing stopped it"
-    assert "--max-actors" in result["advice"]
-    monkeypatch.setattr(doctor, "prepare_environment", no_ray)  # where no client has a cap
-    ran["options"] = ()
     assert federation(DoctorOptions()).endswith("; Ray is not installed")
 
 
-def no_ray() -> None:
-    raise UserError("Ray is not installed")
-
-
-def test_a_client_that_fails_beside_the_overspender_is_found(ran: dict[str, Any]) -> None:
-    ran["dropped"]["2"] = "ValueError: lost"
-    with pytest.raises(RuntimeError, match="client 2 failed: ValueError: lost"):
-        federation(DoctorOptions())
-
-
-def test_a_server_that_comes_to_other_weights_is_found(ran: dict[str, Any]) -> None:
-    ran["apart"] = 0.01
-    with pytest.raises(RuntimeError, match=r"weights differ by up to 0\.01 from"):
-        federation(DoctorOptions())
+@pytest.mark.parametrize(
+    ("wrong", "finding"),
+    [
+        ({"dropped": {"1": "RuntimeError: no cap"}}, "client 1 failed: RuntimeError: no cap"),
+        ({"dropped": {"1": STOPPED, "2": "ValueError: lost"}}, "client 2 failed: ValueError: lost"),
+        ({"apart": 0.01}, "weights differ by up to 0.01 from those of one process"),
+    ],
+)
+def test_a_federation_that_goes_wrong_is_found(
+    ran: dict[str, Any], wrong: dict[str, Any], finding: str
+) -> None:
+    ran.update(wrong)
+    result = perform(federation, DoctorOptions())
+    assert result["finding"] == finding
+    assert "--max-actors" in result["advice"]
 
 
 def test_a_filter_that_keeps_others_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,7 @@ with gather(meeting, nodes=nodes, inventory=own) as address:
     while time.monotonic() < ends and not (meeting / "seen").exists():
         time.sleep(0.1)
 """
+OWN = Inventory(node="n", cpus=1, memory_bytes=2**30, gpus=(), source="test")
 MEMBER = "attend(meeting, node=1, inventory=own)"
 
 
@@ -138,9 +139,8 @@ def test_a_cluster_of_one_node_is_reached_from_this_host_alone(tmp_path: Path) -
 def test_a_directory_that_others_can_write_to_is_no_meeting_place(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     (tmp_path / "head.json").write_text(json.dumps({"address": "192.0.2.1:1"}))
-    own = Inventory(node="n", cpus=1, memory_bytes=2**30, gpus=(), source="test")
     with pytest.raises(UserError, match="open to other users"):
-        attend(tmp_path, node=1, inventory=own)
+        attend(tmp_path, node=1, inventory=OWN)
 
 
 @pytest.mark.slow
@@ -155,11 +155,18 @@ def test_a_node_that_never_joins_is_named_with_its_last_lines(tmp_path: Path) ->
     assert (tmp_path / "over").exists()
 
 
+@pytest.fixture
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+
+
+@pytest.mark.usefixtures("own_environment")
 def test_a_member_of_a_gathering_that_failed_leaves_at_once(tmp_path: Path) -> None:
     (tmp_path / "over").touch()
-    assert start(MEMBER, tmp_path).wait(timeout=30) == 0
+    attend(tmp_path, node=1, inventory=OWN)
 
 
+@pytest.mark.usefixtures("own_environment")
 def test_a_member_that_starts_while_the_head_ends_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,9 +181,7 @@ def test_a_member_that_starts_while_the_head_ends_leaves_no_folder(
     (tmp_path / "head.json").write_text(json.dumps(head))
     monkeypatch.setattr(multi_node_ray, "_start_raylet", starts)
     monkeypatch.setattr(multi_node_ray, "end_descendants", lambda: None)
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    own = Inventory(node="n", cpus=1, memory_bytes=2**30, gpus=(), source="test")
-    attend(tmp_path, node=1, inventory=own)
+    attend(tmp_path, node=1, inventory=OWN)
     assert not root.exists()
 
 

@@ -104,13 +104,6 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
     return Ranks(monkeypatch)
 
 
-def failure(group: RankGroup) -> RankFailed:
-    spec: Any = None
-    with pytest.raises(RankFailed) as failed:
-        list(group.fit(spec))
-    return failed.value
-
-
 def test_the_first_ranks_reports_are_those_of_the_group(ranks: Ranks) -> None:
     spec: Any = None
     first, second = ([Reference((rank, k)) for k in range(3)] for rank in range(2))
@@ -118,31 +111,30 @@ def test_the_first_ranks_reports_are_those_of_the_group(ranks: Ranks) -> None:
     assert list(group.fit(spec)) == [(0, 0), (0, 1), (0, 2)]
 
 
-def test_who_raised_is_to_blame_and_not_who_noticed(ranks: Ranks) -> None:
-    group = ranks.start([lost()], [Reference(1), lost()], [raised(ZeroDivisionError("on purpose"))])
-    failed = failure(group)
-    assert failed.rank == 2
-    assert failed.reason == "raised ZeroDivisionError: on purpose"
-    assert str(failed).startswith("rank 2 of the server (process 2 on a host) raised")
-    assert isinstance(failed.error, RayTaskError)
-
-
-def test_who_died_is_to_blame_and_may_be_replaced(ranks: Ranks) -> None:
-    failed = failure(ranks.start([lost()], [DIED], [lost()]))
-    assert (failed.rank, failed.error) == (1, None)
-    assert "died" in failed.reason
-
-
-def test_where_all_others_wait_the_silent_one_is_to_blame(ranks: Ranks) -> None:
-    failed = failure(ranks.start([lost()], [lost()], [SILENT]))
-    assert (failed.rank, failed.error) == (2, None)
-    assert failed.reason == f"was silent: {LOST}"
-
-
-def test_where_all_lost_each_other_one_is_named(ranks: Ranks) -> None:
-    failed = failure(ranks.start([lost()], [lost()]))
-    assert failed.rank in (0, 1)
-    assert failed.error is None
+@pytest.mark.parametrize(
+    ("scripts", "rank", "reason"),
+    [
+        (
+            [[lost()], [Reference(1), lost()], [raised(ZeroDivisionError("on purpose"))]],
+            *(2, "raised ZeroDivisionError: on purpose"),
+        ),
+        ([[lost()], [DIED], [lost()]], 1, "died (ActorDiedError)"),
+        ([[lost()], [lost()], [SILENT]], 2, f"was silent: {LOST}"),  # all others wait for it
+        ([[lost()], [lost()]], 0, f"was silent: {LOST}"),  # who lost each other
+    ],
+)
+def test_who_failed_is_to_blame_and_not_who_noticed(
+    ranks: Ranks, scripts: list[list[Reference]], rank: int, reason: str
+) -> None:
+    spec: Any = None
+    group = ranks.start(*scripts)
+    with pytest.raises(RankFailed) as caught:
+        list(group.fit(spec))
+    failed = caught.value
+    assert (failed.rank, failed.reason) == (rank, reason)
+    assert str(failed) == f"rank {rank} of the server (process {rank} on a host) {reason}"
+    # Who died or was silent may be replaced.
+    assert (failed.error is None) is not reason.startswith("raised")
 
 
 def test_results_come_in_the_order_of_the_ranks(ranks: Ranks) -> None:
