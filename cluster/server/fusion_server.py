@@ -73,7 +73,7 @@ class FusionServer(Server):
         arguments: Sequence[tuple[*Arguments]],
         returns: int = 1,
     ) -> list[Block]:
-        def work(group: RankGroup) -> list[Block]:
+        def call(group: RankGroup) -> Iterator[list[Block]]:
             results = [
                 actor.call.options(num_returns=returns + 1).remote(
                     method, *(as_array(a) for a in own)
@@ -82,9 +82,10 @@ class FusionServer(Server):
             ]
             # Waits for the last result alone, which is empty: the others stay in the object store.
             group.get([results[-1] for results in results])
-            return [r[0] if returns == 1 else tuple(r[:-1]) for r in results]
+            yield [r[0] if returns == 1 else tuple(r[:-1]) for r in results]
 
-        return self._persistently(work)
+        (blocks,) = self._persistently(call)
+        return blocks
 
     def _get(self, results: Sequence[Block]) -> list[Any]:
         return [as_tensor(value) for value in ray.get(list(results))]
@@ -97,24 +98,25 @@ class FusionServer(Server):
         # A restart needs a state to go on from, even where no checkpoints are asked for.
         every = STATE_EVERY_S if spec.state_every is None else spec.state_every
         spec = replace(spec, model=self._share(spec.model.cpu()), state_every=every)
-        last, failures = done, 0
-        while True:
-            try:
-                for report in self._present().fit(spec):
-                    spec = replace(spec, state=report.state or spec.state)
-                    if report.epoch > last:  # after a restart some come once more
-                        last = report.epoch
-                        yield report
-                return
-            except RankFailed as failure:
-                failures += 1
-                self._replace(failure, failures)
+        last = done
 
-    def _persistently(self, work: Callable[[RankGroup], Result]) -> Result:
+        def go_on(group: RankGroup) -> Iterator[Report]:
+            nonlocal spec, last
+            for report in group.fit(spec):
+                spec = replace(spec, state=report.state or spec.state)
+                if report.epoch > last:  # after a restart some come once more
+                    last = report.epoch
+                    yield report
+
+        yield from self._persistently(go_on)
+
+    def _persistently(self, work: Callable[[RankGroup], Iterator[Result]]) -> Iterator[Result]:
+        """Does the work; after a failure once more, with new ranks."""
         failures = 0
         while True:
             try:
-                return work(self._present())
+                yield from work(self._present())
+                return
             except RankFailed as failure:
                 failures += 1
                 self._replace(failure, failures)
