@@ -110,6 +110,18 @@ def test_what_was_known_before_an_interrupt_is_in_the_file(
     assert (found["fit"], found["verdict"], len(found["checks"])) == (None, "unfinished", 1)
 
 
+def test_a_machine_that_cannot_be_looked_at_is_not_fit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: Path) -> None:
+        raise PermissionError("the folder is closed")
+
+    monkeypatch.setattr(doctor, "look_around", broken)
+    assert main([]) == 1
+    said = capsys.readouterr().err
+    assert said == "not fit: cannot look around: the folder is closed\n"
+
+
 def test_gpus_their_driver_and_the_job_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
