@@ -101,6 +101,10 @@ class StepLosses:
 
 Epoch = Iterator[Batch]
 """The batches of one pass over a client's data."""
+Reduction = Literal["mean", "sum"]
+Formula = Callable[[Tensor], Callable[..., Tensor]]
+"""Takes a model's weights as one tensor, whose ``grad`` is there: gives what writes a batch's
+gradient to that and returns the losses, (B,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,11 +120,10 @@ class Recipe:
     """In training mode, on its device, with the weights to start from; it is trained in place."""
     losses: Callable[[nn.Module, Batch], Tensor]
     """Loss of each sample of a batch, (B,)."""
-    reduction: Literal["mean", "sum"] = "mean"
+    reduction: Reduction = "mean"
     """How a batch's losses are combined into the one that is minimised."""
-    gradient: Callable[[Batch], Tensor] | None = None
-    """The gradient of that by a formula: writes it to each parameter's ``grad``, which is there,
-    and returns the losses, (B,). A client that has it trains by itself and without autograd
+    gradient: Formula | None = None
+    """The gradient of that by a formula. A client that has it trains by itself and without autograd
     (:mod:`fl.training.dense_cvae`): all parameters, in one stage."""
     optimizer: AnyOptimizer
     anchor: Sequence[Tensor] | None = None

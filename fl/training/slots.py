@@ -23,13 +23,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fl.federation import Batch, TaskOutput
-from fl.models import CVAE
 from fl.training import captured
 from fl.training.captured import Replayed, is_ours
-from fl.training.dense_cvae import DenseCVAE, gradient_of
+from fl.training.dense_cvae import flattened, parameters_of
 from fl.training.epochs import Epochs, Planned
 from fl.training.recipe import LossesOf, MeanLoss, Recipe, optimizer_of, own_steps
 from fl.training.stacked import Stepped, difference
+from kernels.cvae import fused
 
 SLOTS = 256
 """Clients of a wave."""
@@ -79,16 +79,13 @@ class Stack:
         anchors = [list(r.anchor) for r in padded if r.anchor is not None]
         anchor = [torch.stack(own) for own in zip(*anchors, strict=True)] if anchors else None
         every = replace(first, trained=list(self.weights.values()), anchor=anchor)  # type: ignore[arg-type]
-        self._optimizer = optimizer_of([every])
         self._formula = None
-        if isinstance(first.gradient, DenseCVAE):
-            for weight in self.weights.values():
-                weight.grad = torch.empty_like(weight)  # all of it is written
-            stands_for = {id(p): self.weights[name] for name, p in first.model.named_parameters()}
-            assert isinstance(first.model, CVAE)
-            self._formula = gradient_of(
-                first.model, first.reduction, lambda own: stands_for[id(own)]
-            )
+        if first.gradient is not None:
+            order = [self.weights[names[id(p)]] for p in parameters_of(first.model)]
+            weights = flattened(order, stacked=True)
+            self._formula = first.gradient(weights)
+            every = replace(every, trained=[weights])  # type: ignore[list-item]
+        self._optimizer = optimizer_of([every])
         losses = LossesOf(first)
 
         def objective(
@@ -127,7 +124,9 @@ class _Wave:
     """One wave of clients, from their first step to the last upload."""
 
     def __init__(self, recipes: Sequence[Recipe], slots: int) -> None:
-        self._recipes, self._mean = recipes, recipes[0].reduction == "mean"
+        first = recipes[0]
+        self._recipes, self._mean = recipes, first.reduction == "mean"
+        self._classes = first.model.num_classes if first.gradient is not None else 0
         self._stack = Stack(recipes, slots)
         plans = [_plan(recipe) for recipe in recipes]
         names, latent = plans[0].columns, plans[0].latent
@@ -148,7 +147,6 @@ class _Wave:
         self._ahead = {name: tensor.to(device) for name, tensor in on_host.items()}
         self._seen = torch.zeros(AHEAD, slots, device=device)
         """Each slot's sum of losses in each of these steps."""
-        self._numbers = torch.arange(AHEAD, device=device).unsqueeze(1)
         self._next = torch.zeros(1, dtype=torch.int64, device=device)
         steps = max(-(-len(plan.columns["labels"]) // plan.batch_size) for plan in plans)
         self._step = Replayed(self._take, device, steps * length_hint(recipes[0].epochs))
@@ -186,18 +184,20 @@ class _Wave:
 
     def _take(self) -> None:
         """One step of every slot: reads what stands at the counter, and moves the counter."""
-        ahead = {name: t.index_select(0, self._next)[0] for name, t in self._ahead.items()}
-        order = ahead["order"]
-        batch = {
-            name: column.index_select(0, order.flatten()).unflatten(0, order.shape)
-            for name, column in self._columns.items()
-        }
-        if "noise" in ahead:
-            batch["noise"] = ahead["noise"]
-        losses = self._stack.step(batch, ahead["shares"])
-        counted = torch.where(ahead["shares"] > 0, losses, 0.0)
-        self._seen.copy_(torch.where(self._numbers == self._next, counted.sum(1), self._seen))
-        self._next += 1
+        if self._classes:
+            given, ahead = self._columns, self._ahead
+            inputs, noise, shares = fused.take(
+                *(given["images"].flatten(1), given["labels"]),
+                *(ahead["order"], ahead["noise"], ahead["shares"], self._next, self._classes),
+            )
+            batch = {"inputs": inputs, "noise": noise}
+        else:
+            batch = {name: t.index_select(0, self._next)[0] for name, t in self._ahead.items()}
+            order, shares = batch.pop("order"), batch.pop("shares")
+            for name, column in self._columns.items():
+                batch[name] = column.index_select(0, order.flatten()).unflatten(0, order.shape)
+        losses = self._stack.step(batch, shares)
+        fused.count(losses.contiguous(), shares, self._seen, self._next)
 
 
 class _Step(NamedTuple):

@@ -12,7 +12,7 @@ from fl.models import CVAE, Decoder, build_generator, elbo_losses
 from fl.models.architectures.cvaes import DenseEncoder
 from fl.models.cvae import LOGVAR_BOUND
 from fl.seeding import seeded
-from fl.training.dense_cvae import flattened, gradient_of
+from fl.training.dense_cvae import flattened, gradient_of, parameters_of
 from fl.training.generator import GeneratorConfig
 from fl.training.recipe import one_by_one
 from fl.training.task import train_many
@@ -49,10 +49,9 @@ def by_autograd(model: CVAE, batch: Batch, reduction: Literal["mean", "sum"]) ->
 
 
 def by_formula(model: CVAE, batch: Batch, reduction: Literal["mean", "sum"]) -> list[Tensor]:
-    flattened(model)
     gradient = gradient_of(model, reduction)
     assert gradient is not None
-    losses = gradient(batch)
+    losses = gradient(flattened(parameters_of(model)))(batch)
     return [losses, *(p.grad for p in model.parameters() if p.grad is not None)]
 
 
@@ -76,6 +75,27 @@ def test_so_they_are_where_a_pixel_is_certain_and_a_variance_is_at_its_bound() -
     assert 0 < (logvar.abs() == LOGVAR_BOUND).sum() < logvar.numel()
     expected = by_autograd(model, batch, "mean")
     torch.testing.assert_close(by_formula(model, batch, "mean"), expected)
+
+
+def test_stacked_models_have_the_gradients_of_each() -> None:
+    """Each with its own weights, batch and shares."""
+    pairs = [model_and_batch(size) for size in (9, 9, 9)]
+    draws = torch.Generator().manual_seed(0)
+    for model, batch in pairs:
+        for tensor in (*model.parameters(), batch["noise"]):
+            tensor.data.add_(torch.randn(tensor.shape, generator=draws), alpha=0.1)
+    expected = [by_autograd(*pair, "mean") for pair in pairs]
+    whole = {name: torch.stack([batch[name] for _, batch in pairs]) for name in pairs[0][1]}
+    stacks = zip(*(parameters_of(model) for model, _ in pairs), strict=True)
+    parameters = [torch.stack([p.detach() for p in own]) for own in stacks]
+    gradient = gradient_of(pairs[0][0], "mean")
+    assert gradient is not None
+    shares = torch.full((3, 9), 1 / 9, dtype=torch.float64)
+    losses = gradient(flattened(parameters, stacked=True))(whole, shares)
+    for k, (model, _) in enumerate(pairs):
+        order = [id(p) for p in parameters_of(model)]
+        found = [parameters[order.index(id(p))].grad[k] for p in model.parameters()]  # type: ignore[index]
+        torch.testing.assert_close([losses[k], *found], expected[k])
 
 
 def test_in_float32_the_loss_is_as_exact_as_autograds() -> None:
