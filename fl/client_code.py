@@ -10,7 +10,7 @@ from fl.federation import Task, Training
 from fl.models.registry import MODELS
 from fl.sources import code_of, defined, home, is_users, key_of
 
-SHARED = ("fl.condensation", "fl.data.shard", "fl.models", "fl.seeding", "fl.training")
+SHARED = ("fl.condensation", "fl.data.shard", "fl.models", "fl.seeding", "fl.training", "kernels")
 """Modules and packages of Onefold on which all tasks depend."""
 
 

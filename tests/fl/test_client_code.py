@@ -48,6 +48,7 @@ def test_every_file_of_ours_that_shapes_an_upload_counts() -> None:
     """Of packages within packages too: an architecture is one."""
     names = {path.name for path in shared_files()}
     assert {"vgg.py", "cvaes.py", "classifier.py", "recipe.py", "shard.py"} <= names
+    assert {"dropout.py", "triton_cvae.py"} <= names  # of kernels/
     assert "__main__.py" not in names
 
 
