@@ -6,7 +6,7 @@ Ray (:mod:`cluster.clients.executor`).
 
 from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
@@ -93,8 +93,8 @@ class Request:
 class Training(Protocol):
     """How a client trains: a frozen dataclass of JSON values, with the task that runs it.
 
-    A new training is one file: the record and its task. :class:`fl.training.epochs.EpochTraining`
-    has the common parts of trainings that go over the client's samples in epochs.
+    A new training is one file: the record, which inherits from this, and its task.
+    :class:`fl.training.epochs.EpochTraining` goes over the client's samples in epochs.
     """
 
     __dataclass_fields__: ClassVar[JsonObject]
@@ -116,7 +116,7 @@ class Training(Protocol):
 
         Methods that then do the same give the same record, and share the uploads in the store.
         """
-        ...
+        return self
 
     def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the model cannot take such samples."""
@@ -131,16 +131,18 @@ class Training(Protocol):
         ...
 
     def speed_settings(self) -> Mapping[str, object]:
-        """The settings that memory and time per sample depend on."""
-        ...
+        """The settings that memory and time per sample depend on: not how long it trains and at
+        which rate."""
+        others = "epochs", "steps", "stop", "lr"
+        return {n: v for n, v in asdict(self).items() if n not in others}
 
     def upload_bytes(self, run_spec: RunSpec) -> int:
         """About how many bytes a client uploads."""
         ...
 
     def check_upload(self, update: "Update", run_spec: RunSpec) -> None:
-        """Raises `ValueError` if a client with this record cannot have uploaded that."""
-        ...
+        """Raises `ValueError` if a client with this record cannot have uploaded that, beside the
+        checks of all uploads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,10 +195,6 @@ class TaskInput:
     """From 1."""
     test: Shard | None = None
     """The client's own test samples, while it is scored; no method's task is given them."""
-
-    def without_test(self) -> "TaskInput":
-        """The same as a method may see it."""
-        return replace(self, test=None)
 
     def stream(self, purpose: str) -> torch.Generator:
         """The client's own random stream for a purpose, another one in every round."""

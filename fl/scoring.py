@@ -52,7 +52,7 @@ class OwnTests:
 def count_answers(build: Build, inputs: TaskInput) -> TaskOutput:
     """A client's right answers by class, ``hits`` (classes,) int64, on its own test samples; of
     other targets the sum of their scores, (1,) float64."""
-    test, inputs = inputs.test, inputs.without_test()
+    test, inputs = inputs.test, replace(inputs, test=None)  # as a method may see it
     assert test is not None
     model, targets = build(inputs), inputs.run_spec.targets
     if targets is not None:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cluster.clients.locks import Locks
-from fl.client_code import client_code
+from fl.client_code import behaviour, client_code
 from fl.data.datasets import Split
 from fl.data.lazy import Lazy
 from fl.data.shard import shard_digest
@@ -19,7 +19,6 @@ from fl.federation import Job, RunSpec, Task
 from fl.models.registry import MODELS
 from fl.models.shapes import ModelInfo
 from fl.sources import code_of, defined, home
-from fl.training.behaviour import behaviour
 from fl.whole_files import checksum_of, replacing, write_atomically
 
 
@@ -45,7 +44,7 @@ class Store:
     def key(self, job: Job) -> str:
         """Hash of task, code, client, training record, threads, run spec, shard and messages; of
         data that draws when it is read also of its code, and of a model of the user's own of what
-        it does (:mod:`fl.training.behaviour`).
+        it does (:mod:`fl.client_code`).
 
         In a later round than the first, and for what is of this run alone, the key begins with the
         folder of the round.

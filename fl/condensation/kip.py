@@ -15,8 +15,7 @@ from fl.bounds import Count, Positive, Settings
 from fl.condensation.nearest import as_bytes, nearest
 from fl.data.shard import Shard
 from fl.exchange import Tensors
-from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Update
-from fl.training.epochs import LocalTraining
+from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Training, Update
 from fl.training.optimizers import Adam
 from fl.training.progress import report
 from fl.training.recipe import StepLosses
@@ -28,7 +27,7 @@ SOLVED = 0.999
 
 
 @dataclass(frozen=True, kw_only=True)
-class KipTraining(LocalTraining, Settings):
+class KipTraining(Training, Settings):
     """Distillation of a client's images. It uploads ``images.CLASS`` of each class that it has.
 
     HFLDD's paper gives images, rate, steps, targets and ridge; the rest is FedD3's, whose very

@@ -14,13 +14,12 @@ from fl.bounds import Count, OneOf, Positive, Settings, Width, Within
 from fl.condensation.augment import KINDS, draw_augmentation
 from fl.condensation.nearest import as_bytes
 from fl.data.shard import Shard
-from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Update
+from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Training, Update
 from fl.models import CLASSIFIERS, build_classifier, check_classifier, copied
 from fl.plausible import WHY
 from fl.receiving import sent
 from fl.seeding import OwnStream, in_round, seeded
 from fl.training.classifier import received_classifier
-from fl.training.epochs import LocalTraining
 from fl.training.features import check_head, features_and_logits
 from fl.training.optimizers import SGD
 from fl.training.progress import report
@@ -99,7 +98,7 @@ and 1; above that it grows with the rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CondensationConfig(LocalTraining, Settings):
+class CondensationConfig(Settings):
     """Learning of condensed images by distribution matching, sized for a laptop."""
 
     model: Annotated[str, OneOf(CLASSIFIERS)] = "convnet"
@@ -152,7 +151,7 @@ class CondensationConfig(LocalTraining, Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalCondensation(CondensationConfig):
+class LocalCondensation(CondensationConfig, Training):
     """A client's training record: the shared settings, and those that single methods add."""
 
     clip: float | None = None

@@ -31,8 +31,8 @@ from fl.json_files import JsonObject
 from fl.seeding import seed_for, seed_streams, streams_restored, torch_generator
 from fl.server import Loss
 from fl.training import captured
-from fl.training.batches import cut, smallest_batch
 from fl.training.captured import DeviceSteps
+from fl.training.epochs import cut, smallest_batch
 from fl.training.masks import Masks, key_of_all, sample_dropout, sample_keys
 from fl.training.optimizers import SGD, Adam
 from fl.training.recipe import Step, minimise

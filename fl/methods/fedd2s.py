@@ -39,8 +39,8 @@ from fl.models.layered import Layers
 from fl.rounds import Rounds
 from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig
-from fl.training.divergence import divergences
 from fl.training.epochs import epochs_of
+from fl.training.losses import divergences
 from fl.training.optimizers import Parts
 from fl.training.personal import PersonalTraining, own_model, personal_model, train_by_own_recipe
 from fl.training.recipe import Step, minimise

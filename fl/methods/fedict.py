@@ -36,7 +36,7 @@ from fl.rounds import Rounds
 from fl.server import Outcome
 from fl.spaces import LogUniform
 from fl.training.classifier import classifier_recipe
-from fl.training.divergence import divergences
+from fl.training.losses import divergences
 from fl.training.personal import PersonalTraining, own_model, personal_model
 from fl.training.recipe import Recipe, Step, minimise
 

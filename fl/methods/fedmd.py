@@ -26,8 +26,8 @@ from fl.rounds import Rounds
 from fl.server import Outcome
 from fl.spaces import Choice
 from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
-from fl.training.divergence import divergences, logits_of
 from fl.training.epochs import epochs_of
+from fl.training.losses import divergences, logits_of
 from fl.training.personal import PersonalTraining, own_model, personal_model
 from fl.training.recipe import Recipe
 from fl.training.task import task_of

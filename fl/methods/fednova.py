@@ -20,8 +20,8 @@ from fl.methods.averaging import Averaging, averaging_method
 from fl.methods.prototypes import ParticipationConfig, PrototypesConfig
 from fl.rounds import Rounds
 from fl.server import Outcome
-from fl.training.batches import smallest_batch
 from fl.training.classifier import ClassifierConfig
+from fl.training.epochs import smallest_batch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ from fl.rounds import Rounds
 from fl.seeding import numpy_generator, seed_for
 from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
-from fl.training.divergence import logits_of
+from fl.training.losses import logits_of
 from fl.training.personal import own_model
 from fl.training.recipe import Recipe
 from fl.training.task import task_of

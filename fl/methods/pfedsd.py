@@ -22,7 +22,7 @@ from fl.rounds import Rounds
 from fl.server import Outcome
 from fl.spaces import LogUniform
 from fl.training.classifier import classifier_recipe, received_classifier
-from fl.training.divergence import divergences, logits_of
+from fl.training.losses import divergences, logits_of
 from fl.training.personal import PersonalTraining, last_model, own_model
 from fl.training.recipe import Recipe
 

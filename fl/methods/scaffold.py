@@ -26,8 +26,8 @@ from fl.methods.prototypes import ParticipationConfig, PrototypesConfig
 from fl.models.state import parameters_sent
 from fl.rounds import Rounds
 from fl.server import Outcome
-from fl.training.batches import smallest_batch
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
+from fl.training.epochs import smallest_batch
 from fl.training.optimizers import Corrected
 from fl.training.personal import AfterFedAvg
 from fl.training.recipe import Recipe

@@ -19,8 +19,8 @@ from fl.models.cvae import sample
 from fl.models.state import state_sent
 from fl.seeding import numpy_generator, torch_generator
 from fl.training.classifier import ClassifierConfig, starting_classifier
-from fl.training.divergence import logits_of
 from fl.training.generator import GeneratorConfig, starting_generator
+from fl.training.losses import logits_of
 
 # Whether images that were made of a client's data repeat it: nearer to it than to unseen data.
 

@@ -14,7 +14,7 @@ from fl.models.ensemble import Aggregator
 from fl.plausible import check_reach
 from fl.seeding import seeded
 from fl.training.classifier import ClassifierConfig, held_out_rows, plain, starting_classifier
-from fl.training.divergence import logits_of
+from fl.training.losses import logits_of
 
 Decay = Annotated[float, Within(0, 1, "[)")]
 

@@ -26,8 +26,7 @@ from fl.models.shapes import AnyBatchNorm, ModelInfo
 from fl.models.state import load_sent, state_sent
 from fl.plausible import Trial, check_reach, extent, extents, trial_inputs
 from fl.seeding import seeded
-from fl.training.batches import smallest_batch, smallest_batch_of
-from fl.training.epochs import EpochTraining, epochs_of
+from fl.training.epochs import EpochTraining, epochs_of, smallest_batch, smallest_batch_of
 from fl.training.losses import Losses, losses_of
 from fl.training.optimizers import SGD, Adam, Paced, Proximal, Schedule
 from fl.training.recipe import HeldOut, Recipe, parts_of

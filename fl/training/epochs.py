@@ -1,39 +1,27 @@
-"""The common parts of client trainings that go over a client's samples in epochs."""
+"""Client trainings that go over a client's samples in epochs, and the batches of an epoch.
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import ClassVar, Self
+No batch is smaller than the model can be trained on. In training BatchNorm needs two values per
+channel. A convolutional one has a value for each pixel of its map; one behind a linear layer, or on
+a map of a single pixel as ResNet-18 has on images of 8 x 8, has one for each sample. For a model
+with such a layer a last batch of one sample is joined to the batch before.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from fl.federation import Batch, RunSpec, TaskInput, Training, Update
-from fl.json_files import JsonObject
-from fl.training.batches import cut, smallest_batch
+from fl.federation import Batch, TaskInput, Training
+from fl.inputs import Inputs
+from fl.models.registry import MODELS
+from fl.models.shapes import AnyBatchNorm, Built, ModelInfo
 from fl.training.recipe import Epoch
 
 
-class LocalTraining:
-    """Methods of :class:`fl.federation.Training`, for dataclasses that do not say otherwise."""
-
-    __dataclass_fields__: ClassVar[JsonObject]
-
-    @property
-    def first_round(self: Training) -> Training:
-        """See :class:`fl.federation.Training`: the first round is as all others."""
-        return self
-
-    def check_upload(self, update: Update, run_spec: RunSpec) -> None:
-        """Whatever passes the checks of all uploads."""
-
-    def speed_settings(self) -> Mapping[str, object]:
-        """All settings but those of how long it trains and at which rate, which change no step's
-        memory or time."""
-        others = "epochs", "steps", "stop", "lr"
-        return {n: v for n, v in asdict(self).items() if n not in others}
-
-
-class EpochTraining(LocalTraining):
+class EpochTraining(Training):
     """The methods of trainings with these settings."""
 
     epochs: int
@@ -68,8 +56,7 @@ def epochs_of(
     """Each epoch's batches: the shard's samples in a new order, cut into batches.
 
     ``order`` names the stream of the orders, for a client that trains several times a round. With
-    the ``model`` that is trained, no batch is smaller than it needs: see
-    :func:`fl.training.batches.cut`.
+    the ``model`` that is trained, no batch is smaller than it needs: see :func:`cut`.
 
     Batches hold ``images`` (B, C, H, W), augmented if the data says so, and ``labels`` (B,); with
     ``latent`` also ``noise`` (B, latent), from N(0, 1), and of each of the ``columns``, which have
@@ -141,3 +128,54 @@ class Epochs:
 
     def __length_hint__(self) -> int:
         return self.left
+
+
+def cut(order: Tensor, size: int, least: int = 1) -> Sequence[Tensor]:
+    """The rows (N,) in batches of ``size``; a last one below ``least`` is joined to the one before.
+
+    Raises:
+        ValueError: there are fewer rows than ``least`` in all.
+    """
+    if len(order) < least:
+        raise ValueError(
+            f"has {len(order)} sample, but the model's BatchNorm needs {least} in a batch: leave "
+            "such clients out of the partition, or take a model without it"
+        )
+    batches = list(order.split(size))
+    if len(batches) > 1 and len(batches[-1]) < least:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
+
+
+def smallest_batch(model: nn.Module) -> int:
+    """Samples that a batch needs so that the model, or each one of an ensemble, can be trained."""
+    built = [vars(part).get("built_as") for part in model.modules()]
+    return max((_smallest(MODELS[b.model], b) for b in built if isinstance(b, Built)), default=1)
+
+
+def smallest_batch_of(name: str, inputs: Inputs, num_classes: int, width: float) -> int:
+    """The same of a classifier by name, which is built for it once in a process."""
+    return _smallest(MODELS[name], Built(name, inputs, num_classes, width))
+
+
+@lru_cache(maxsize=64)
+@torch.no_grad()
+def _smallest(info: ModelInfo, built: Built) -> int:
+    """2 if a batch of one sample fails for want of values, else 1.
+
+    A model of the user's is built as it is, others without values for their weights. (A pass on the
+    device "meta" would need no memory either, but torch imports its compiler for it: 2.6 seconds.)
+    """
+    with torch.random.fork_rng(devices=[]):
+        with torch.device("cpu" if info.source else "meta"):
+            model = info.made(built.inputs, built.num_classes, built.width).train()
+        if not info.source:
+            if not any(isinstance(m, AnyBatchNorm) for m in model.modules()):
+                return 1
+            model = model.to_empty(device="cpu")
+        try:
+            for count in (2, 1):  # lazy layers take their form from the first
+                model(built.inputs.zeros(count))
+        except (Exception, SystemExit) as error:  # training will report all else
+            return 2 if "more than 1 value per channel" in str(error) else 1
+    return 1

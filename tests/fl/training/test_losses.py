@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from fl.training.classifier import starting_classifier
-from fl.training.divergence import divergences, logits_of
+from fl.training.losses import divergences, logits_of
 from tests.fl.toy import CLASSIFIER, PROBLEM
 
 
