@@ -1,9 +1,9 @@
 """What the samples of a data set are: their shape, and what their values mean."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,25 +12,6 @@ from torch import Tensor
 from fl.errors import UserError
 
 Kind = Literal["pixels", "floats", "integers", "parts"]
-
-
-class ReadLater(Protocol):
-    """Samples (N, ...) that are not in memory (:mod:`fl.data.lazy`)."""
-
-    @property
-    def form(self) -> np.ndarray:
-        """The smallest and the largest value, as two samples of that."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(N, ...)."""
-        ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
-        ...
 
 
 class NotImages(UserError):
@@ -57,8 +38,9 @@ class Inputs:
         return given if isinstance(given, cls) else cls(tuple(given))  # type: ignore[arg-type]
 
     @classmethod
-    def found(cls, samples: "np.ndarray | ReadLater") -> "Inputs":
-        """What these samples are, (N, ...): uint8 of three axes are images, of 0 to 255."""
+    def found(cls, samples: Any) -> "Inputs":
+        """What these samples are, an array (N, ...) or :class:`fl.data.lazy.Lazy`: uint8 of three
+        axes are images, of 0 to 255."""
         if samples.dtype.names and isinstance(samples, np.ndarray):
             parts = tuple(cls.found(samples[name]) for name in samples.dtype.names)
             return cls((samples.dtype.itemsize,), "parts", parts=parts)
@@ -111,16 +93,17 @@ class Inputs:
 
     def zeros(self, count: int) -> Tensor:
         """So many samples of zeros, as a model takes them; zero is a token of every vocabulary."""
-        if self.parts:
-            return joined([part.zeros(count) for part in self.parts])
-        dtype = torch.int64 if self.kind == "integers" else torch.float32
-        return torch.zeros(count, *self.shape, dtype=dtype)
+        return self._full(count, lambda part: 0)
 
     def highest(self, count: int) -> Tensor:
         """So many samples of the largest value."""
+        return self._full(count, lambda part: part.high)
+
+    def _full(self, count: int, value: Callable[["Inputs"], float]) -> Tensor:
         if self.parts:
-            return joined([part.highest(count) for part in self.parts])
-        return torch.full_like(self.zeros(count), self.high)
+            return joined([part._full(count, value) for part in self.parts])
+        dtype = torch.int64 if self.kind == "integers" else torch.float32
+        return torch.full((count, *self.shape), value(self), dtype=dtype)
 
     def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """So many samples at random, uniform between the smallest and the largest value."""

@@ -50,18 +50,6 @@ def _advice(code: int | None) -> str:
     return ""
 
 
-def about(error: BaseException, path: Path) -> OSError | None:
-    """The OSError behind an error from writing ``path``, with the path; None if there is none.
-
-    safetensors raises errors of its own in its place; one from a mere ``write`` does not know its
-    file.
-    """
-    if isinstance(error, OSError) and error.errno is not None:
-        return OSError(error.errno, error.strerror, error.filename or str(path))
-    found = OF_RUST.search(str(error))
-    return OSError(int(found[1]), os.strerror(int(found[1])), str(path)) if found else None
-
-
 @contextmanager
 def refused_by_disk() -> Iterator[None]:
     """Inside, before anything runs, an error of the file system is bad input."""
@@ -96,14 +84,21 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def named_errors(path: Path) -> Iterator[None]:
-    """Inside, an error of the file system that does not know its file is about ``path``."""
+    """Inside, an error of the file system that does not know its file is about ``path``.
+
+    One from a mere ``write`` does not, and safetensors raises errors of its own in its place.
+    """
     try:
         yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, error.filename or str(path)) from error
     except Exception as error:
-        found = about(error, path)
+        found = OF_RUST.search(str(error))
         if found is None:
             raise
-        raise found from error
+        raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
 
 
 def no_pipe(path: Path) -> Path:

@@ -7,13 +7,13 @@ FedMHO paper's Table 2 are in docs/methods/models.md.
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from math import inf
 from pkgutil import iter_modules
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -139,48 +139,32 @@ def _answer_in_training(model: nn.Module, samples: Tensor) -> Any:
         return None
 
 
-def _collect() -> dict[str, ModelInfo]:
+def _collect() -> list[ModelInfo]:
     """Each file has one entry ``MODEL``, or several in ``MODELS``."""
     found: list[ModelInfo] = []
     for file in iter_modules(architectures.__path__, f"{architectures.__name__}."):
         module = import_module(file.name)
         found += getattr(module, "MODELS", None) or [module.MODEL]
-    return {info.name: info for info in found}
+    return found
 
 
-MODELS = _collect()
+_OURS = _collect()
+CLASSIFIERS = {info.name: info for info in _OURS if info.kind == "classifier"}
+"""By name, with those that are registered later."""
+GENERATORS = {info.name: info for info in _OURS if info.kind == "generator"}
+MODELS = ChainMap(CLASSIFIERS, GENERATORS)
 OURS = frozenset(MODELS)
 """Names that come with Onefold, which nothing registered later may take."""
 
 
-class Names(Collection[str]):
-    """The names of all models of a kind, with those that are registered later."""
-
-    def __init__(self, kind: Literal["classifier", "generator"]) -> None:
-        self._kind = kind
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in MODELS and MODELS[name].kind == self._kind
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, info in MODELS.items() if info.kind == self._kind)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-CLASSIFIERS = Names("classifier")
-GENERATORS = Names("generator")
-
-
 def register(info: ModelInfo) -> None:
-    """Adds a model; one of the same name that was registered before is replaced.
+    """Adds a classifier; one of the same name that was registered before is replaced.
 
     Raises:
         UserError: the name is one of Onefold's own, or no word.
     """
     check_name("model", info.name, OURS)
-    MODELS[info.name] = info
+    CLASSIFIERS[info.name] = info
 
 
 def build_classifier(
@@ -248,8 +232,8 @@ def build_generator(
     `width` multiplies channels and hidden units; 1 is the paper's. Initialised from torch's global
     stream. Raises `UserError` as `check_generator`.
     """
-    check_generator(name, image_shape, num_classes, latent=latent, width=width)
-    model = MODELS[name].build(image_shape, num_classes, latent, width)
+    check_generator(name, image_shape)
+    model = GENERATORS[name].build(image_shape, num_classes, latent, width)
     assert isinstance(model, CVAE)
     return model
 
@@ -257,23 +241,23 @@ def build_generator(
 def check_classifier(
     name: str, samples: Inputs | ImageShape, num_classes: int, *, width: float = 1.0
 ) -> None:
-    """Raises `UserError` if `build_classifier` cannot build this; builds nothing."""
-    _check(name, CLASSIFIERS, Inputs.of(samples), num_classes, width)
+    """Raises `UserError` if `build_classifier` cannot build this; of Onefold's own builds none."""
+    inputs = Inputs.of(samples)
+    info = _found("classifier", CLASSIFIERS, name, inputs)
+    if info.source:
+        check_output(info, inputs, num_classes, width)
 
 
-def check_generator(
-    name: str, image_shape: ImageShape, num_classes: int, *, latent: int = 20, width: float = 1.0
-) -> None:
+def check_generator(name: str, image_shape: ImageShape) -> None:
     """Raises `UserError` if `build_generator` cannot build this; builds nothing."""
-    _check(name, GENERATORS, Inputs(image_shape), num_classes, width)
-    if latent < 1:
-        raise UserError(f"latent is {latent}; it must be at least 1")
+    _found("generator", GENERATORS, name, Inputs(image_shape))
 
 
-def _check(name: str, names: Names, inputs: Inputs, num_classes: int, width: float) -> None:
-    if name not in names:
-        raise unknown("classifier" if names is CLASSIFIERS else "generator", name, names)
-    info = MODELS[name]
+def _found(kind: str, known: Mapping[str, ModelInfo], name: str, inputs: Inputs) -> ModelInfo:
+    """The model of that name, which takes such samples."""
+    if name not in known:
+        raise unknown(kind, name, known)
+    info = known[name]
     if min(inputs.shape) < 1 or not info.takes(inputs):
         channels = "images of 1 or 3 channels and " if info.images else ""
         other = "" if inputs.is_image else "; mlp takes any numbers, as may a model of your own"
@@ -281,12 +265,7 @@ def _check(name: str, names: Names, inputs: Inputs, num_classes: int, width: flo
         raise UserError(
             f"{name} does not take {inputs}; it needs {channels}{info.needs}{inputs.hint}{other}"
         )
-    if num_classes < 1:
-        raise UserError(f"num_classes is {num_classes}; it must be at least 1")
-    if not 0 < width < inf:
-        raise UserError(f"width is {width}; it must be a positive number")
-    if info.source:
-        check_output(info, inputs, num_classes, width)
+    return info
 
 
 # Models of the user's own.

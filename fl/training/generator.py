@@ -64,8 +64,7 @@ class GeneratorConfig(EpochTraining, Settings):
 
     def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the generator cannot make such images."""
-        shape, classes = run_spec.image_shape, run_spec.num_classes
-        check_generator(self.model, shape, classes, latent=self.latent, width=self.width)
+        check_generator(self.model, run_spec.image_shape)
 
     def upload_bytes(self, run_spec: RunSpec) -> int:
         """Bytes of the weights."""

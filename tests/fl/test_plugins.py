@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fl.errors import UserError
-from fl.methods.registry import METHODS
 from fl.models.registry import MODELS
 from fl.plugins import PREFIX, load_plugin
+from tests.registries import registries_restored
 
 MODEL = """
 from torch import nn
@@ -23,12 +23,10 @@ register_model("mine", Net)
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    before = dict(MODELS), dict(METHODS), set(sys.modules)
-    yield
-    for registry, was in ((MODELS, before[0]), (METHODS, before[1])):
-        registry.clear()  # type: ignore[attr-defined]
-        registry.update(was)  # type: ignore[attr-defined]
-    for name in set(sys.modules) - before[2]:
+    before = set(sys.modules)
+    with registries_restored():
+        yield
+    for name in set(sys.modules) - before:
         if name.startswith((PREFIX, "plugged")):
             del sys.modules[name]
 

@@ -10,9 +10,9 @@ import pytest
 from fl.errors import UserError
 from fl.json_files import read_json, read_json_if_whole, write_json
 from fl.whole_files import (
-    about,
     disk_line,
     is_of_disk,
+    named_errors,
     read_sealed,
     read_text,
     refused_by_disk,
@@ -97,22 +97,6 @@ def test_a_file_without_a_seal_is_as_damaged(tmp_path: Path, content: bytes) -> 
     assert read_sealed(tmp_path / "file") is None
 
 
-def test_a_whole_file_stays_until_the_next_one_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "file"
-    write_sealed(file, CONTENT)
-
-    def full(descriptor: object, place: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="No space"):
-        write_sealed(file, b"another")
-    assert read_sealed(file) == CONTENT
-    assert list(tmp_path.iterdir()) == [file]
-
-
 def test_a_file_in_anothers_place_is_not_believed(tmp_path: Path) -> None:
     file = tmp_path / "file"
     write_sealed(file, CONTENT, "run a")
@@ -156,10 +140,11 @@ def test_sockets_and_pipes_are_not_of_the_disk() -> None:
 def test_the_reason_is_found_behind_what_libraries_raise() -> None:
     rust = ValueError("I/O error: No space left on device (os error 28)")
     for error in (rust, OSError(errno.ENOSPC, "No space left on device")):
-        found = about(error, Path("state.pt"))
-        assert found is not None
-        assert (found.errno, found.filename) == (errno.ENOSPC, "state.pt")
-    assert about(RuntimeError("of another kind"), Path("state.pt")) is None
+        with pytest.raises(OSError, match="No space") as found, named_errors(Path("state.pt")):
+            raise error
+        assert (found.value.errno, found.value.filename) == (errno.ENOSPC, "state.pt")
+    with pytest.raises(RuntimeError, match="kind"), named_errors(Path("state.pt")):
+        raise RuntimeError("of another kind")
 
 
 VALUES = {"a": [1, 2, 3], "b": {"2": 0.1 + 0.2, "c": None}, "d": "ü", "e": 1e300}

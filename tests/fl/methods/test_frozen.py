@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.models.registry import MODELS, register_model
+from fl.models.registry import register_model
 from tests.fl.methods import averaged, personal_runs
 from tests.fl.toy import same_bits
+from tests.registries import registries_restored
 
 SEEN: list[float] = []
 """The size of the frozen weights in each step of a client."""
@@ -31,11 +32,9 @@ class Frozen(nn.Module):
 
 @pytest.fixture(autouse=True)
 def _registered() -> Iterator[None]:
-    before = dict(MODELS)
-    register_model("frozen", lambda num_classes: Frozen(num_classes))
-    yield
-    MODELS.clear()
-    MODELS.update(before)
+    with registries_restored():
+        register_model("frozen", lambda num_classes: Frozen(num_classes))
+        yield
 
 
 @pytest.mark.parametrize("method", ["feddyn", "scaffold", "ditto"])

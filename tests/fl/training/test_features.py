@@ -14,9 +14,10 @@ from fl.federation import RunSpec
 from fl.methods.fedgen import FedGenConfig
 from fl.methods.moon import MoonConfig
 from fl.models import build_classifier
-from fl.models.registry import MODELS, register_model
+from fl.models.registry import register_model
 from fl.training.features import features_and_logits, head_of
 from fl.training.stacked import Turns, cohort_model
+from tests.registries import registries_restored
 
 
 def test_features_are_what_the_head_of_layer_makes_the_logits_of() -> None:
@@ -68,15 +69,12 @@ class Functional(HeadFirst):
 
 @pytest.fixture
 def own() -> Iterator[Callable[[type[nn.Module]], nn.Module]]:
-    before = dict(MODELS)
-
     def build(make: type[nn.Module]) -> nn.Module:
         register_model("mine", make)
         return build_classifier("mine", (1, 8, 8), 3)
 
-    yield build
-    MODELS.clear()
-    MODELS.update(before)
+    with registries_restored():
+        yield build
 
 
 def test_the_head_is_the_layer_that_runs_last_and_decides(
