@@ -80,10 +80,6 @@ class Phase(Event):
     took: float | None = None
     """Seconds, at its end; without those of the phases within it."""
 
-    def to_json(self) -> JsonObject:
-        """As it stands in ``metrics.jsonl``; a start is without ``took``."""
-        return {n: v for n, v in super().to_json().items() if (n, v) != ("took", None)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class ClientStart(Event):

@@ -185,9 +185,9 @@ class TaskInput:
     """The client's training samples."""
     device: torch.device
     """Where to compute."""
-    broadcast: Tensors
+    broadcast: Tensors = field(default_factory=dict)
     """What the server sent to all clients, by name."""
-    payload: Tensors
+    payload: Tensors = field(default_factory=dict)
     """What it sent to this client alone, by name."""
     remembered: Tensors = field(default_factory=dict)
     """What an earlier task of the client's returned, if it was to be remembered."""
@@ -235,8 +235,8 @@ class Job:
     client: Client
     run_spec: RunSpec
     indices: np.ndarray
-    broadcast: bytes | None
-    payload: bytes | None
+    broadcast: bytes | None = None
+    payload: bytes | None = None
     memory: Memory | None = None
     """What the client remembers, where it lies; only this process can read it."""
     remembered: bytes | None = None

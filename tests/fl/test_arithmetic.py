@@ -84,8 +84,6 @@ def test_a_client_on_a_gpu_trains_in_the_runs_arithmetic(tf32: bool, rounded: in
         client=client(0),
         run_spec=replace(PROBLEM, tf32=tf32),
         indices=np.arange(3),
-        broadcast=None,
-        payload=None,
     )
     with pretended_gpus():
         _, note = unpack(run_job(job, split(3)))

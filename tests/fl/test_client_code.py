@@ -141,8 +141,6 @@ def job_of(name: str) -> Job:
         client=client(0, ClassifierConfig(model=name)),
         run_spec=PROBLEM,
         indices=np.arange(9),
-        broadcast=None,
-        payload=None,
     )
 
 

@@ -74,10 +74,6 @@ def test_a_reason_is_one_short_line_even_of_an_error_that_cannot_say_it() -> Non
     assert reason_of(Silent()) == "it fails to say why"
 
 
-def test_what_cannot_be_printed_is_escaped() -> None:
-    assert error_line(UserError("a\x1b[1m\nb\udcff")) == "onefold: a\\x1b[1m b\\udcff"
-
-
 @dataclass(frozen=True)
 class Inner:
     lr: float = 1.0

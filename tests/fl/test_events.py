@@ -57,7 +57,7 @@ def test_a_phase_tells_its_start_and_its_end(clock: Clock) -> None:
         clock.now += 2
         events.emit(RunEnd(accuracy=0.5))
     assert [event.to_json() for event in heard] == [
-        {"event": "phase", "seconds": 0, "phase": "local", "status": "start"},
+        {"event": "phase", "seconds": 0, "phase": "local", "status": "start", "took": None},
         {"event": "run_end", "seconds": 2, "accuracy": 0.5},
         {"event": "phase", "seconds": 2, "phase": "local", "status": "end", "took": 2},
     ]

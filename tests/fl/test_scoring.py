@@ -153,14 +153,7 @@ def test_who_answers_the_impossible_has_failed_by_name() -> None:
 
 
 def answer_job(k: int) -> Job:
-    return Job(
-        task=remember_two,
-        client=client(k),
-        run_spec=PROBLEM,
-        indices=np.arange(2),
-        broadcast=None,
-        payload=None,
-    )
+    return Job(task=remember_two, client=client(k), run_spec=PROBLEM, indices=np.arange(2))
 
 
 def scores(*accuracies: float | None) -> Evaluation:

@@ -35,16 +35,11 @@ class Repeated:
         return "repeated"
 
 
-def test_samples_count_the_rows_of_all_ranks() -> None:
-    samples = Samples(columns={"images": ("a", "b"), "labels": ("c", "d")}, counts=(3, 4))
-    assert len(samples) == 7
-
-
 def test_some_columns_alone_have_as_many_rows_and_leave_the_others_as_they_were() -> None:
     samples = Samples(columns={"images": ("a", "b"), "labels": ("c", "d")}, counts=(3, 4))
     labels = samples.only("labels")
     assert labels.columns == {"labels": ("c", "d")}
-    assert len(labels) == len(samples)
+    assert len(labels) == len(samples) == 7
     assert set(samples.columns) == {"images", "labels"}
     with pytest.raises(KeyError, match="logits"):
         samples.only("logits")

@@ -40,20 +40,9 @@ def client(id: int, training: Training = CLASSIFIER, *, cpus: float = 1) -> Clie
 
 
 def task_input(
-    training: Training,
-    data: Shard,
-    *,
-    id: int = 0,
-    run_spec: RunSpec = PROBLEM,
+    training: Training, data: Shard, *, id: int = 0, run_spec: RunSpec = PROBLEM
 ) -> TaskInput:
-    return TaskInput(
-        client=client(id, training),
-        run_spec=run_spec,
-        shard=data,
-        device=CPU,
-        broadcast={},
-        payload={},
-    )
+    return TaskInput(client=client(id, training), run_spec=run_spec, shard=data, device=CPU)
 
 
 def same_bits(one: Tensors, other: Tensors) -> bool:

@@ -52,12 +52,6 @@ def test_a_function_without_parameters_makes_what_it_makes() -> None:
         check_classifier("mine", (1, 4, 4), 5)
 
 
-def test_the_same_name_again_is_the_newer_one() -> None:
-    register_model("mine", fixed)
-    register_model("mine", Net)
-    assert isinstance(build_classifier("mine", (1, 4, 4), 3), Net)
-
-
 def needs_more(num_classes: int, depth: int) -> nn.Module:
     return fixed()
 

@@ -37,19 +37,6 @@ def test_names():
     assert set(GENERATORS) == {"cvae-small", "cvae-large", "cvae-cifar"}
 
 
-@pytest.mark.parametrize("side", [8, 16, 64])
-def test_other_sides(side):
-    """Data sets of other sizes, such as scikit-learn's 8x8 digits, find a form that fits."""
-    for shape in ((1, side, side), (3, side, 2 * side)):
-        for name in PLAIN:
-            logits = build_classifier(name, shape, 10, width=0.1)(torch.rand(2, *shape))
-            assert logits.shape == (2, 10)
-        for name in ("cvae-small", "cvae-large"):
-            model = build_generator(name, shape, 10, width=0.1)
-            batch = torch.rand(2, *shape), torch.arange(2), torch.randn(2, 20)
-            assert model(*batch)[0].shape == (2, *shape)
-
-
 @pytest.mark.parametrize(
     ("shape", "classes", "form"),
     [

@@ -14,7 +14,6 @@ from fl.methods.fednova import FedNovaConfig
 from fl.methods.fedper import LocalFedRep
 from fl.methods.scaffold import LocalScaffold
 from fl.training.classifier import ClassifierConfig, starting_classifier
-from fl.training.generator import GeneratorConfig
 from fl.training.personal import PersonalTraining
 from fl.training.task import train_many
 from tests.fl.toy import CLASSIFIER, PROBLEM, client, shard, task_input
@@ -96,20 +95,6 @@ def test_who_takes_steps_of_one_rate_says_so(setting: dict[str, Any]) -> None:
             refusing(**setting)
     with pytest.raises(UserError, match="fednova takes steps of one rate"):
         FedNovaConfig(classifier=ClassifierConfig(**setting))
-
-
-def test_a_word_that_is_none_of_the_types_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^unknown optimizer 'lion'; valid: adam, adamw, sgd$"):
-        ClassifierConfig(optimizer="lion")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"^unknown upload 'all'; valid: cvae, decoder$"):
-        GeneratorConfig(upload="all")  # type: ignore[arg-type]
-
-
-def test_each_role_trains_its_own_kind_of_model() -> None:
-    with pytest.raises(UserError, match=r"^unknown model 'cvae-small'; valid: cnn, "):
-        ClassifierConfig(model="cvae-small")
-    with pytest.raises(UserError, match=r"^unknown model 'vgg9'; valid: cvae-"):
-        GeneratorConfig(model="vgg9")
 
 
 def test_of_what_stays_with_a_client_the_form_is_checked_and_no_weight_is_read() -> None:

@@ -198,6 +198,7 @@ FORMS = [
     ("cvae-small", (1, 4, 12), 10),
     ("cvae-small", (3, 8, 16), 10),
     ("cvae-cifar", (3, 8, 24), 10),
+    ("cvae-large", (3, 16, 8), 10),
 ]
 
 
