@@ -28,9 +28,9 @@ from fl.events import Events
 from fl.exchange import ClientNote, Upload
 from fl.executor import InProcess
 from fl.federation import Client, Executor, Job, Request, RunSpec, Task, TaskInput, TaskOutput
-from fl.training.generator import GeneratorConfig, train_generator
+from fl.training.generator import GeneratorConfig
 from fl.training.sizes import CohortSizes
-from fl.training.task import recipe_of
+from fl.training.task import train_by_recipe
 
 TRAINING = GeneratorConfig(epochs=3, batch_size=64, lr=1e-3)
 SAMPLES = 200
@@ -56,9 +56,7 @@ class Way:
 
 def alone(inputs: TaskInput) -> TaskOutput:
     """The same training, written plainly in PyTorch: torch.optim's fused Adam, no cohorts."""
-    make_recipe = recipe_of(train_generator)
-    assert make_recipe is not None
-    recipe = make_recipe(inputs)
+    recipe = TRAINING.recipe(inputs)
     optimizer = torch.optim.Adam(recipe.model.parameters(), lr=TRAINING.lr, fused=True)
     for epoch in recipe.epochs:
         for batch in epoch:
@@ -82,8 +80,8 @@ def ways(clients: int) -> list[Way]:
         Way(ON_A_CARD, hand_derived, one, part, on_ray=False),
         Way("an actor per client", alone, one, min(clients, 8), on_ray=True, whole=True),
         Way("pool of actors, one by one", alone, shared, part, on_ray=True),
-        Way("Onefold, one process", train_generator, shared, here, on_ray=False),
-        Way("Onefold, pool of actors", train_generator, shared, clients, on_ray=True),
+        Way("Onefold, one process", train_by_recipe, shared, here, on_ray=False),
+        Way("Onefold, pool of actors", train_by_recipe, shared, clients, on_ray=True),
     ]
 
 

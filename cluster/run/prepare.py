@@ -44,7 +44,6 @@ from fl.seeding import numpy_generator
 from fl.training.classifier import (
     ClassifierConfig,
     starting_classifier,
-    train_classifier,
 )
 from fl.training.losses import check_own_loss
 from fl.training.private import (
@@ -53,6 +52,7 @@ from fl.training.private import (
     private,
     train_privately,
 )
+from fl.training.task import train_by_recipe
 
 log = logging.getLogger(__name__)
 
@@ -237,7 +237,9 @@ def _check_own_model(training: Training, method: Method, run_spec: RunSpec, *, d
     model, inputs = starting_classifier(training, training.answered(run_spec)), run_spec.inputs
     apart = dp or training.micro_batch is not None
     own_loss = check_own_loss(starting_classifier(training, run_spec), run_spec, apart=apart)
-    uses_it = method.any_targets or training.task in (train_classifier, train_privately)
+    as_it_is = type(training).recipe is ClassifierConfig.recipe
+    as_it_is &= training.task in (train_by_recipe, train_privately)
+    uses_it = method.any_targets or as_it_is
     if own_loss and not uses_it:
         able = [name for name, other in METHODS.items() if other.any_targets]
         raise UserError(

@@ -9,14 +9,14 @@ from functools import partial
 
 from fl.bounds import NotNegative
 from fl.clients import Clients, trained
-from fl.federation import Task, TaskInput
+from fl.federation import TaskInput
 from fl.fusion.server import Server
 from fl.methods.averaging import Averaging
 from fl.methods.personal import Participations, PersonalConfig, personal_method
 from fl.rounds import Rounds
 from fl.server import Outcome
 from fl.spaces import LogUniform
-from fl.training.classifier import classifier_recipe, plain, train_classifier
+from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
 from fl.training.personal import PersonalTraining, own_model, personal_model
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
@@ -29,10 +29,9 @@ class LocalDitto(PersonalTraining):
     attachment: NotNegative = 1.0
     """lambda, which holds a client's own model near the global one; 0: it trains alone."""
 
-    @property
-    def task(self) -> Task:
+    def recipe(self, inputs: TaskInput) -> Recipe:
         """FedAvg's; the client's own model is trained by a task of its own."""
-        return train_classifier
+        return ClassifierConfig.recipe(self, inputs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,8 +42,9 @@ from fl.training.classifier import ClassifierConfig
 from fl.training.epochs import epochs_of
 from fl.training.losses import divergences
 from fl.training.optimizers import Parts
-from fl.training.personal import PersonalTraining, own_model, personal_model, train_by_own_recipe
+from fl.training.personal import PersonalTraining, own_model, personal_model
 from fl.training.recipe import Step, minimise
+from fl.training.task import train_by_recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +228,7 @@ def train_distilled(inputs: TaskInput) -> TaskOutput:
     config = inputs.client.training
     assert isinstance(config, LocalFedD2S)
     if "targets" not in inputs.payload:  # as when a step is measured
-        return train_by_own_recipe(inputs)
+        return train_by_recipe(inputs)
     depth = int(inputs.broadcast["depth"][inputs.client.id])
     model = personal_model(replace(inputs, payload={}), config).train()
     layers = Layers(model)

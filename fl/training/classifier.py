@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fl.bounds import Count, NotNegative, OneOf, Positive, Settings, Width, Within
 from fl.errors import UserError
 from fl.exchange import Tensors, check_forms, load_prefixed, prefixed
-from fl.federation import Batch, RunSpec, Task, TaskInput, Training, Update
+from fl.federation import Batch, RunSpec, TaskInput, Training, Update
 from fl.models import (
     CLASSIFIERS,
     build_classifier,
@@ -26,11 +26,11 @@ from fl.models.shapes import AnyBatchNorm, ModelInfo
 from fl.models.state import load_sent, state_sent
 from fl.plausible import Trial, check_reach, extent, extents, trial_inputs
 from fl.seeding import seeded
-from fl.training.epochs import EpochTraining, epochs_of, smallest_batch, smallest_batch_of
+from fl.training.epochs import epochs_of, smallest_batch, smallest_batch_of
 from fl.training.losses import Losses, losses_of
 from fl.training.optimizers import SGD, Adam, Paced, Proximal, Schedule
 from fl.training.recipe import HeldOut, Recipe, parts_of
-from fl.training.task import task_of
+from fl.training.task import RecipeTraining
 
 
 class Architecture(Protocol):
@@ -48,7 +48,7 @@ class Architecture(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifierConfig(EpochTraining, Settings):
+class ClassifierConfig(RecipeTraining, Settings):
     """Local training of a classifier client (Eq. 2). It uploads ``classifier.*``."""
 
     model: Annotated[str, OneOf(CLASSIFIERS)] = "vgg9"
@@ -90,10 +90,10 @@ class ClassifierConfig(EpochTraining, Settings):
     """FedProx's mu: mu/2 times the squared distance from the weights at the start of the round is
     added to the loss. 0: nothing is added."""
 
-    @property
-    def task(self) -> Task:
-        """The task that such a client runs."""
-        return train_classifier
+    def recipe(self, inputs: TaskInput) -> Recipe:
+        """From the weights ``classifier.*`` that the server sent; if it sent none, from those drawn
+        from the seed."""
+        return classifier_recipe(inputs, self, received_classifier(inputs, self))
 
     def refuse_pace(self, who: str) -> None:
         """Raises `UserError` for settings by which the steps of ``who`` would differ in more than
@@ -180,18 +180,6 @@ class ClassifierConfig(EpochTraining, Settings):
     def reach(self, num_samples: int) -> float:
         """How far the training of so many samples can move a weight."""
         return self.make_optimizer().reach(self.steps(num_samples))
-
-
-@task_of
-def train_classifier(inputs: TaskInput) -> Recipe:
-    """Trains a classifier; Algorithm 1, lines 3 to 7.
-
-    It starts from the weights ``classifier.*`` that the server sent; if it sent none, from those
-    drawn from the seed.
-    """
-    config = inputs.client.training
-    assert isinstance(config, ClassifierConfig)
-    return classifier_recipe(inputs, config, received_classifier(inputs, config))
 
 
 def classifier_recipe(

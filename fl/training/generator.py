@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fl.bounds import Count, OneOf, Positive, Settings, Width
 from fl.exchange import Tensors, check_forms, num_bytes, prefixed
-from fl.federation import Batch, RunSpec, Task, TaskInput, Update
+from fl.federation import Batch, RunSpec, TaskInput, Update
 from fl.models import (
     CVAE,
     GENERATORS,
@@ -25,14 +25,14 @@ from fl.plausible import Trial, check_reach, extents, trial_codes, trial_inputs
 from fl.receiving import check_label_counts
 from fl.seeding import seeded
 from fl.training.dense_cvae import gradient_of
-from fl.training.epochs import EpochTraining, epochs_of
+from fl.training.epochs import epochs_of
 from fl.training.optimizers import Adam
 from fl.training.recipe import Recipe
-from fl.training.task import task_of
+from fl.training.task import RecipeTraining
 
 
 @dataclass(frozen=True, kw_only=True)
-class GeneratorConfig(EpochTraining, Settings):
+class GeneratorConfig(RecipeTraining, Settings):
     """Local training of a generator client (Eq. 3, with Adam).
 
     It uploads ``decoder.*`` or ``cvae.*``, and ``label_counts``.
@@ -57,10 +57,28 @@ class GeneratorConfig(EpochTraining, Settings):
     upload: Literal["decoder", "cvae"] = "decoder"
     """What a client uploads beside its label counts; cvae as in the released code."""
 
-    @property
-    def task(self) -> Task:
-        """The task that such a client runs."""
-        return train_generator
+    def recipe(self, inputs: TaskInput) -> Recipe:
+        """From weights drawn from the seed, on images as they are."""
+        model = starting_generator(self, inputs.run_spec).to(inputs.device).train()
+        shard = replace(inputs.shard, augment=None)
+
+        def upload() -> Tensors:
+            whole = self.upload == "cvae"
+            tensors = prefixed("cvae", model) if whole else prefixed("decoder", model.decoder)
+            # The local label distribution as exact counts, which the server normalises.
+            return {**tensors, "label_counts": shard.label_counts}
+
+        return Recipe(
+            model=model,
+            losses=_elbo_losses,
+            reduction=self.loss_reduction,
+            gradient=gradient_of(model, self.loss_reduction),
+            optimizer=Adam(self.lr),
+            epochs=epochs_of(replace(inputs, shard=shard), self, latent=self.latent),
+            patience=self.patience,
+            client=inputs.client.id,
+            upload=upload,
+        )
 
     def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the generator cannot make such images."""
@@ -86,34 +104,6 @@ class GeneratorConfig(EpochTraining, Settings):
         trial.check(
             update, self.upload, *((images, labels, codes) if self.upload == "cvae" else asked)
         )
-
-
-@task_of
-def train_generator(inputs: TaskInput) -> Recipe:
-    """Trains a conditional VAE; Algorithm 1, lines 3 to 7."""
-    config = inputs.client.training
-    assert isinstance(config, GeneratorConfig)
-    model = starting_generator(config, inputs.run_spec).to(inputs.device).train()
-    label_counts = inputs.shard.label_counts
-    as_they_are = replace(inputs, shard=replace(inputs.shard, augment=None))
-
-    def upload() -> Tensors:
-        whole = config.upload == "cvae"
-        tensors = prefixed("cvae", model) if whole else prefixed("decoder", model.decoder)
-        # The local label distribution as exact counts, which the server normalises.
-        return {**tensors, "label_counts": label_counts}
-
-    return Recipe(
-        model=model,
-        losses=_elbo_losses,
-        reduction=config.loss_reduction,
-        gradient=gradient_of(model, config.loss_reduction),
-        optimizer=Adam(config.lr),
-        epochs=epochs_of(as_they_are, config, latent=config.latent),
-        patience=config.patience,
-        client=inputs.client.id,
-        upload=upload,
-    )
 
 
 def starting_generator(config: GeneratorConfig, run_spec: RunSpec) -> CVAE:

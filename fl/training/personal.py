@@ -8,7 +8,7 @@ from torch import nn
 
 from fl.bounds import Count, OneOf, Positive, Width
 from fl.exchange import load_prefixed, prefixed
-from fl.federation import Task, TaskInput
+from fl.federation import TaskInput
 from fl.models import CLASSIFIERS
 from fl.training.classifier import (
     Architecture,
@@ -18,40 +18,25 @@ from fl.training.classifier import (
     starting_classifier,
 )
 from fl.training.recipe import Recipe
-from fl.training.task import task_of
 
 
-class AfterFedAvg:
-    """What a classifier's record adds if its clients train as FedAvg's in the first round, when
-    there is nothing to remember and nothing is sent, and by a recipe of its own in all others."""
+@dataclass(frozen=True, kw_only=True)
+class AfterFedAvg(ClassifierConfig):
+    """A record whose clients train as FedAvg's in the first round, when there is nothing to
+    remember and nothing is sent, and by a recipe of their own in all others."""
 
     @property
     def first_round(self) -> ClassifierConfig:
         """FedAvg's record: one stored model of the first round serves all such methods."""
-        assert isinstance(self, ClassifierConfig)
         return plain(self)
-
-    @property
-    def task(self) -> Task:
-        """The task that such a client runs from the second round on."""
-        return train_by_own_recipe
 
     def recipe(self, inputs: TaskInput) -> Recipe:
         """Trains the client's own model, with what the server sent in place of its own layers."""
-        assert isinstance(self, ClassifierConfig)
         return classifier_recipe(inputs, self, personal_model(inputs, self))
 
 
-@task_of
-def train_by_own_recipe(inputs: TaskInput) -> Recipe:
-    """Trains by the recipe of the client's record."""
-    config = inputs.client.training
-    assert isinstance(config, AfterFedAvg)
-    return config.recipe(inputs)
-
-
 @dataclass(frozen=True, kw_only=True)
-class PersonalTraining(AfterFedAvg, ClassifierConfig):
+class PersonalTraining(AfterFedAvg):
     """A classifier's local training that goes on from the client's own model.
 
     The defaults are FedD2S's (Section IV-A), but for the batch: the paper has 128.

@@ -25,11 +25,10 @@ from fl.errors import UserError
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Training
 from fl.models.shapes import AnyBatchNorm
 from fl.seeding import in_round, seeded
-from fl.training.classifier import ClassifierConfig, starting_classifier, train_classifier
+from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.epochs import EpochTraining
-from fl.training.generator import GeneratorConfig, starting_generator, train_generator
+from fl.training.generator import GeneratorConfig, starting_generator
 from fl.training.recipe import LossesOf, Recipe, optimizer_of, parts_of
-from fl.training.task import recipe_of
 
 # The settings of differential privacy, and the noise that a budget needs, by Opacus' accountant.
 #
@@ -201,10 +200,7 @@ def train_privately(inputs: TaskInput) -> TaskOutput:
     config = inputs.client.training
     assert isinstance(config, PrivateClassifier | PrivateGenerator)
     assert config.noise is not None, "the record lacks the noise of the client's samples"
-    plain = train_generator if isinstance(config, GeneratorConfig) else train_classifier
-    make_recipe = recipe_of(plain)
-    assert make_recipe is not None
-    recipe = make_recipe(inputs)
+    recipe = config.recipe(inputs)
     recipe = replace(recipe, trained=[p for p in recipe.parameters if p.requires_grad])
     parameters = recipe.parameters
     optimizer = optimizer_of([recipe])

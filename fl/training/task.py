@@ -1,4 +1,4 @@
-"""Makes tasks, which clients run, that work for one client or for many at once, also of recipes."""
+"""Tasks, which clients run, that work for one client or for many at once, also by recipes."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -8,6 +8,7 @@ from fl.federation import Task, TaskInput, TaskOutput
 from fl.models.registry import MODELS
 from fl.seeding import in_round, seeded
 from fl.training import captured, dense_cvae, slots, stacked
+from fl.training.epochs import EpochTraining
 from fl.training.recipe import Recipe
 
 RecipeFunction = Callable[[TaskInput], Recipe]
@@ -74,6 +75,27 @@ def task_for_many(run_cohort: CohortTask) -> Task:
     task.run_cohort = run_cohort  # type: ignore[attr-defined]
     task.made_here = task  # type: ignore[attr-defined]
     return task
+
+
+class RecipeTraining(EpochTraining):
+    """Trainings that say by a recipe how their clients train."""
+
+    @property
+    def task(self) -> Task:
+        """The task that such a client runs."""
+        return train_by_recipe
+
+    def recipe(self, inputs: TaskInput) -> Recipe:
+        """The training of a client with this record."""
+        raise NotImplementedError
+
+
+@task_of
+def train_by_recipe(inputs: TaskInput) -> Recipe:
+    """Trains as the client's record says; Algorithm 1, lines 3 to 7."""
+    training = inputs.client.training
+    assert isinstance(training, RecipeTraining)
+    return training.recipe(inputs)
 
 
 def recipe_of(task: Task) -> RecipeFunction | None:

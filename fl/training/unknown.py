@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from fl.bounds import Count, NotNegative
 from fl.errors import UserError
-from fl.federation import Batch, RunSpec, Task, TaskInput
+from fl.federation import Batch, RunSpec, TaskInput
 from fl.models.shapes import AnyBatchNorm
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.epochs import epochs_of
 from fl.training.recipe import Recipe
-from fl.training.task import task_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +39,12 @@ class LocalFedOV(ClassifierConfig):
         if self.validation:
             raise UserError("validation does not go with fedov")
 
-    @property
-    def task(self) -> Task:
-        """The task that such a client runs."""
-        return train_open
+    def recipe(self, inputs: TaskInput) -> Recipe:
+        """With the unknown class; each step draws the numbers of its outliers."""
+        inputs = replace(inputs, run_spec=self.answered(inputs.run_spec))
+        model = received_classifier(inputs, self)
+        recipe = classifier_recipe(inputs, self, model, losses=self.losses)
+        return replace(recipe, epochs=epochs_of(inputs, self, model, latent=DRAWS))
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """CE(x, y) + CE(x without y, unknown) + CE(x', unknown) + CE(x'', unknown), (B,), with the
@@ -81,17 +82,6 @@ class LocalFedOV(ClassifierConfig):
     def answered(self, run_spec: RunSpec) -> RunSpec:
         """With the unknown class, the last one."""
         return replace(run_spec, num_classes=run_spec.num_classes + 1)
-
-
-@task_of
-def train_open(inputs: TaskInput) -> Recipe:
-    """Trains a classifier with the unknown class; each step draws the numbers of its outliers."""
-    config = inputs.client.training
-    assert isinstance(config, LocalFedOV)
-    inputs = replace(inputs, run_spec=config.answered(inputs.run_spec))
-    model = received_classifier(inputs, config)
-    recipe = classifier_recipe(inputs, config, model, losses=config.losses)
-    return replace(recipe, epochs=epochs_of(inputs, config, model, latent=DRAWS))
 
 
 def answers(model: nn.Module, *parts: Tensor) -> tuple[Tensor, ...]:

@@ -12,7 +12,8 @@ from fl.exchange import Tensors, Upload, prefixed, unpack
 from fl.executor import InProcess
 from fl.federation import Job
 from fl.plausible import LEAST_APART
-from fl.training.classifier import starting_classifier, train_classifier
+from fl.training.classifier import starting_classifier
+from fl.training.task import train_by_recipe
 from tests.fl.toy import CLASSIFIER, PROBLEM, client, same_bits, split
 
 DATA = split(8, 8, 8)
@@ -22,7 +23,7 @@ def job(id: int) -> Job:
     indices = np.arange(id, 24, 3)
     own = replace(client(id), num_samples=len(indices))
     return Job(
-        task=train_classifier,
+        task=train_by_recipe,
         client=own,
         run_spec=PROBLEM,
         indices=indices,

@@ -14,11 +14,12 @@ from fl.events import Events
 from fl.exchange import Tensors, Upload, unpack
 from fl.federation import Request, RunSpec, TaskInput
 from fl.models.cvae import elbo_losses
-from fl.training.generator import GeneratorConfig, starting_generator, train_generator
+from fl.training.generator import GeneratorConfig, starting_generator
 from fl.training.sizes import CohortSizes
+from fl.training.task import train_by_recipe
 
 PLAIN = Way("plain", alone, Request(cpus=1, gpus=0), 1, on_ray=False)
-OURS = Way("ours", train_generator, Request(cpus=1, gpus=0, shared=True), 1, on_ray=False)
+OURS = Way("ours", train_by_recipe, Request(cpus=1, gpus=0, shared=True), 1, on_ray=False)
 FORKED = replace(PLAIN, name="forked", forked=True)
 BY_HAND = replace(FORKED, name="by hand", task=hand_derived)
 

@@ -18,7 +18,8 @@ from cluster.clients.store import Store
 from fl.client_code import behaviour, client_code, shared_files
 from fl.federation import Job
 from fl.models.registry import MODELS, register_model
-from fl.training.classifier import ClassifierConfig, train_classifier
+from fl.training.classifier import ClassifierConfig
+from fl.training.task import train_by_recipe
 from tests.fl.toy import PROBLEM, client, split
 from tests.registries import registries_restored
 
@@ -49,8 +50,8 @@ def write(folder: Path, **files: str) -> None:
 
 
 def test_it_is_the_same_twice_and_for_all_records_of_a_kind() -> None:
-    version = client_code(train_classifier, TRAINING)
-    assert version == client_code(train_classifier, ClassifierConfig(model="cnn"))
+    version = client_code(train_by_recipe, TRAINING)
+    assert version == client_code(train_by_recipe, ClassifierConfig(model="cnn"))
     assert len(version) == 64
 
 
@@ -137,7 +138,7 @@ def _forget() -> Iterator[None]:
 def job_of(name: str) -> Job:
     """A client's job that trains the registered model of that name."""
     return Job(
-        task=train_classifier,
+        task=train_by_recipe,
         client=client(0, ClassifierConfig(model=name)),
         run_spec=PROBLEM,
         indices=np.arange(9),

@@ -277,9 +277,9 @@ def whatever(update: Update, run_spec: RunSpec) -> None:
 def test_each_client_trains_by_the_task_of_its_own_record() -> None:
     executor = FakeExecutor()
     federation(executor).train(only=[1, 2], check=whatever)
-    tasks = {job.client.id: job.task for job in executor.jobs}
-    assert tasks == {1: CLASSIFIER.task, 2: GENERATOR.task}
-    assert tasks[1] is not tasks[2]
+    trainings = {job.client.id: job.client.training for job in executor.jobs}
+    assert trainings == {1: CLASSIFIER, 2: GENERATOR}
+    assert all(job.task is job.client.training.task for job in executor.jobs)
 
 
 def test_what_clients_were_sent_before_reaches_them_again_and_counts_no_more() -> None:

@@ -12,11 +12,9 @@ from fl.events import Events
 from fl.exchange import Upload, pack, unpack
 from fl.executor import InProcess, run_job, time_limit
 from fl.federation import Job, Task, TaskInput, TaskOutput
-from fl.training.classifier import train_classifier
-from fl.training.generator import train_generator
 from fl.training.recipe import Recipe
 from fl.training.sizes import CohortSizes, work
-from fl.training.task import recipe_of, task_of
+from fl.training.task import task_of, train_by_recipe
 from tests.fl.toy import GENERATOR, PROBLEM, VGG, Told, client, into, named, same_bits, split
 
 TRAIN = split(4, 4, 4)
@@ -121,7 +119,7 @@ def test_threads_are_back_to_what_they_were_after_a_job_and_after_a_failure() ->
 def test_an_upload_does_not_depend_on_the_threads_of_the_process() -> None:
     before = torch.get_num_threads()
     uploads = []
-    training = replace(job(train_classifier), client=client(0, replace(VGG, epochs=1)))
+    training = replace(job(train_by_recipe), client=client(0, replace(VGG, epochs=1)))
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
@@ -154,7 +152,7 @@ def test_a_failure_names_the_client_keeps_its_cause_and_lets_the_others_run() ->
     assert isinstance(next(results)[1], Upload)
 
 
-def light(id: int, task: Task = train_generator, size: int = 3) -> Job:
+def light(id: int, task: Task = train_by_recipe, size: int = 3) -> Job:
     own = client(id, GENERATOR)
     own = replace(own, num_samples=size, request=replace(own.request, shared=True))
     return replace(job(task), client=own, indices=np.arange(size))
@@ -162,10 +160,9 @@ def light(id: int, task: Task = train_generator, size: int = 3) -> Job:
 
 @task_of
 def fails_on_two(inputs: TaskInput) -> Recipe:
-    recipe = recipe_of(train_generator)(inputs)  # type: ignore[misc]
     if inputs.client.id == 2:
         raise ArithmeticError("the loss is NaN")
-    return recipe
+    return inputs.client.training.recipe(inputs)  # type: ignore[attr-defined]
 
 
 def fixed(size: int) -> CohortSizes:

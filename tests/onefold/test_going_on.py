@@ -21,7 +21,7 @@ from fl.fusion.server import Server
 from fl.methods.method import Method
 from fl.rounds import Rounds
 from fl.server import Outcome
-from fl.training.classifier import train_classifier
+from fl.training.task import train_by_recipe
 from tests.onefold.test_running import Tiny, blobs
 
 pytestmark = pytest.mark.usefixtures("elsewhere", "undrawn")
@@ -160,9 +160,9 @@ def test_what_a_method_and_its_tasks_draw_is_of_seed_round_and_client(runtime: s
     assert grown.figures["drawn"] == whole[-7:]
 
 
-@functools.wraps(train_classifier)
+@functools.wraps(train_by_recipe)
 def shrunk(inputs: TaskInput) -> TaskOutput:
-    trained = train_classifier(inputs)
+    trained = train_by_recipe(inputs)
     return replace(trained, tensors={n: 0 * t for n, t in trained.tensors.items()})
 
 

@@ -22,11 +22,11 @@ from fl.exchange import unpack
 from fl.executor import InProcess
 from fl.federation import Client, Job, Request, RunSpec, TaskInput, TaskOutput, Training
 from fl.training.classifier import ClassifierConfig
-from fl.training.generator import GeneratorConfig, train_generator
+from fl.training.generator import GeneratorConfig
 from fl.training.progress import PERIOD_S, report
 from fl.training.recipe import Recipe
 from fl.training.sizes import CohortSizes
-from fl.training.task import recipe_of, task_of
+from fl.training.task import task_of, train_by_recipe
 from tests.cluster.living import alive
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import Told, into, named
@@ -170,7 +170,7 @@ def test_clients_that_hang_or_are_stopped_are_ended_tried_again_and_named(
     wait_until(lambda: not any(alive(pid) for pid in pids), seconds=30)
 
 
-def light(client: int, task=train_generator) -> Job:  # type: ignore[no-untyped-def]
+def light(client: int, task=train_by_recipe) -> Job:  # type: ignore[no-untyped-def]
     own = job(client, GENERATOR, task)
     request = Request(cpus=1, gpus=0, shared=True)
     return replace(own, client=replace(own.client, request=request), indices=np.arange(5 + client))
@@ -180,7 +180,7 @@ def light(client: int, task=train_generator) -> Job:  # type: ignore[no-untyped-
 def recipe_fails_on_two(inputs: TaskInput) -> Recipe:
     if inputs.client.id == 2:
         raise ArithmeticError("the loss is NaN")
-    return recipe_of(train_generator)(inputs)
+    return inputs.client.training.recipe(inputs)
 
 
 def in_fours() -> CohortSizes:

@@ -25,7 +25,8 @@ from fl.events import Events
 from fl.exchange import Upload, pack, unpack
 from fl.executor import InProcess
 from fl.federation import Client, Job, Memory, Request, RunSpec, Task, TaskInput, TaskOutput
-from fl.training.classifier import ClassifierConfig, train_classifier
+from fl.training.classifier import ClassifierConfig
+from fl.training.task import train_by_recipe
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import Told, into
 from tests.waiting import wait_until
@@ -42,7 +43,7 @@ TIMEOUT_S = 60
 
 def trains(inputs: TaskInput) -> TaskOutput:
     """Trains, and shows what the client remembered."""
-    output = train_classifier(inputs)
+    output = train_by_recipe(inputs)
     return replace(output, tensors={**output.tensors, **inputs.remembered})
 
 
@@ -58,7 +59,7 @@ def hangs_at_first(inputs: TaskInput) -> TaskOutput:
 def kills_itself(inputs: TaskInput) -> TaskOutput:
     if inputs.client.id == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    return train_classifier(inputs)
+    return train_by_recipe(inputs)
 
 
 def overspends(inputs: TaskInput) -> TaskOutput:
@@ -68,7 +69,7 @@ def overspends(inputs: TaskInput) -> TaskOutput:
         return TaskOutput(
             tensors={"size": torch.tensor([len(torch.empty(need, dtype=torch.int8))])}
         )
-    return train_classifier(inputs)
+    return train_by_recipe(inputs)
 
 
 def overspends_at_once(inputs: TaskInput) -> TaskOutput:
@@ -85,7 +86,7 @@ def remembers(client: int) -> Upload:
     return Upload(pack({"own": torch.tensor([client])}, {}))
 
 
-def job(client: int, task: Task = train_classifier, request: Request | None = None) -> Job:
+def job(client: int, task: Task = train_by_recipe, request: Request | None = None) -> Job:
     return Job(
         task=task,
         client=Client(

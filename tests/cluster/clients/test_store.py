@@ -21,12 +21,13 @@ from fl.events import Events
 from fl.exchange import Upload, pack
 from fl.executor import InProcess
 from fl.federation import Client, Job, Memory, Request, RunSpec
-from fl.training.classifier import ClassifierConfig, train_classifier
+from fl.training.classifier import ClassifierConfig
+from fl.training.task import train_by_recipe
 
 RNG = np.random.default_rng(0)
 TRAIN = Split(RNG.integers(0, 256, (20, 1, 8, 8), dtype=np.uint8), RNG.integers(0, 3, 20))
 JOB = Job(
-    task=train_classifier,
+    task=train_by_recipe,
     client=Client(
         id=0,
         role="classifier",

@@ -30,8 +30,9 @@ from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server, SingleServer
 from fl.models.registry import register_model
 from fl.server import Samples
-from fl.training.classifier import starting_classifier, train_classifier
+from fl.training.classifier import starting_classifier
 from fl.training.generator import starting_generator
+from fl.training.task import train_by_recipe
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import (
     CPU,
@@ -226,7 +227,7 @@ def test_ranks_and_clients_stay_on_the_same_gpus_round_after_round(
     train = split(8, 8, 8)
     executor = RayExecutor(train, bundles, before=server.release, reuse_processes=True)
     job = Job(
-        task=train_classifier,
+        task=train_by_recipe,
         client=replace(client(0), request=Request(cpus=1, gpus=1.0)),
         run_spec=PROBLEM,
         indices=np.arange(24),

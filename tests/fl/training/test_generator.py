@@ -9,8 +9,6 @@ from torch import Tensor
 from fl.errors import UserError
 from fl.exchange import load_prefixed, prefixed
 from fl.models import build_generator
-from fl.training.generator import train_generator
-from fl.training.task import recipe_of
 from tests.fl.toy import GENERATOR, PROBLEM, same_bits, shard, task_input
 from tests.fl.training.local import STILL, train, weights
 
@@ -67,10 +65,9 @@ def test_images_that_the_generator_cannot_make_are_refused() -> None:
 
 def test_the_noise_of_a_batch_is_standard_normal_and_new_in_every_epoch() -> None:
     """What the encoder's mean and variance are applied to."""
-    recipe = recipe_of(train_generator)
-    assert recipe is not None
-    given = task_input(replace(GENERATOR, epochs=40), shard(20, 20, 20))
-    noise = torch.cat([batch["noise"] for epoch in recipe(given).epochs for batch in epoch])
+    training = replace(GENERATOR, epochs=40)
+    recipe = training.recipe(task_input(training, shard(20, 20, 20)))
+    noise = torch.cat([batch["noise"] for epoch in recipe.epochs for batch in epoch])
     assert noise.shape == (40 * 60, GENERATOR.latent)
     assert len(noise.unique(dim=0)) == len(noise)
     assert noise.mean(0).abs().max() < 0.1

@@ -10,8 +10,8 @@ from fl.errors import UserError
 from fl.exchange import prefixed
 from fl.federation import TaskInput
 from fl.models.registry import MODELS, register_model
-from fl.training.classifier import ClassifierConfig, starting_classifier, train_classifier
-from fl.training.generator import train_generator
+from fl.training.classifier import ClassifierConfig, starting_classifier
+from fl.training.generator import GeneratorConfig
 from fl.training.private import (
     DpConfig,
     PrivateClassifier,
@@ -24,7 +24,6 @@ from fl.training.private import (
     train_privately,
 )
 from fl.training.recipe import Recipe
-from fl.training.task import recipe_of
 from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, VGG, same_bits, shard, task_input
 
 pytest.importorskip("opacus")
@@ -52,12 +51,6 @@ def inputs(training: PrivateClassifier, *counts: int) -> TaskInput:
     return task_input(training.for_samples(len(data)), data)
 
 
-def recipe(training: object, data: TaskInput) -> Recipe:
-    make = recipe_of(train_generator if training is GENERATOR else train_classifier)
-    assert make is not None
-    return make(data)
-
-
 def one_by_one(own: Recipe, batch: dict[str, Tensor], clip: float) -> list[Tensor]:
     """The same by plain autograd, a sample at a time."""
     sums = [torch.zeros_like(p) for p in own.parameters]
@@ -71,10 +64,12 @@ def one_by_one(own: Recipe, batch: dict[str, Tensor], clip: float) -> list[Tenso
 
 
 @pytest.mark.parametrize("training", [CLASSIFIER, GENERATOR], ids=["classifier", "generator"])
-def test_every_samples_gradient_is_clipped_by_itself(training: object) -> None:
+def test_every_samples_gradient_is_clipped_by_itself(
+    training: ClassifierConfig | GeneratorConfig,
+) -> None:
     private_record = record(training)
     data = inputs(private_record, 20, 10, 15)
-    own, batch = recipe(training, data), next(poisson_batches(data, private_record))
+    own, batch = training.recipe(data), next(poisson_batches(data, private_record))
     batch = {n: torch.cat([c] * 8)[:40] for n, c in batch.items()}  # more than at once
     for clip in (0.1, 1e6):
         for ours, plain in zip(
@@ -86,7 +81,7 @@ def test_every_samples_gradient_is_clipped_by_itself(training: object) -> None:
 def test_an_empty_batch_has_no_gradient() -> None:
     data = inputs(record())
     empty = {"images": torch.empty(0, 1, 28, 28), "labels": torch.empty(0, dtype=torch.long)}
-    assert not any(total.any() for total in clipped_sums(recipe(CLASSIFIER, data), empty, 1.0))
+    assert not any(total.any() for total in clipped_sums(CLASSIFIER.recipe(data), empty, 1.0))
 
 
 def test_a_client_with_less_than_a_batch_is_all_in_each_step() -> None:
@@ -106,7 +101,7 @@ def test_noise_has_the_accountants_deviation_and_batches_its_rate(from_seed: boo
     assert len(sizes) == 60 * 3
     assert len(set(sizes)) > 5
     assert sum(sizes) / len(sizes) == pytest.approx(20, abs=1.5)
-    before, after = recipe(CLASSIFIER, data).model.state_dict(), train_privately(data).tensors
+    before, after = CLASSIFIER.recipe(data).model.state_dict(), train_privately(data).tensors
     moved = torch.cat([(after[f"classifier.{n}"] - w).flatten() for n, w in before.items()])
     deviation = float(own.noise or 0) * 1e-2 / 20 * len(sizes) ** 0.5
     assert float(moved.std()) == pytest.approx(deviation, rel=0.2)
@@ -156,7 +151,7 @@ def test_the_upload_is_one_that_the_server_expects() -> None:
 def test_with_much_budget_the_classes_are_learned() -> None:
     training = record(replace(CLASSIFIER, epochs=10, lr=0.1), epsilon=1000.0)
     data = inputs(training, 20, 20, 20)
-    model = recipe(CLASSIFIER, data).model
+    model = CLASSIFIER.recipe(data).model
     uploaded = train_privately(data).tensors
     model.load_state_dict({n.removeprefix("classifier."): t for n, t in uploaded.items()})
     right = model.eval()(data.shard.images).argmax(1) == data.shard.labels

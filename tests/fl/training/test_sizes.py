@@ -10,8 +10,8 @@ import pytest
 
 from fl.exchange import ClientNote
 from fl.federation import Job
-from fl.training.generator import train_generator
 from fl.training.sizes import SIZES, TRIALS, CohortSizes, groups, take
+from fl.training.task import train_by_recipe
 from fl.whole_files import write_sealed
 from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, client
 
@@ -20,7 +20,7 @@ def job(id: int = 0, *, samples: int = 10, shared: bool = True, memory_bytes: in
     own = client(id, GENERATOR)
     request = replace(own.request, shared=shared, memory_bytes=memory_bytes)
     return Job(
-        task=train_generator,
+        task=train_by_recipe,
         client=replace(own, num_samples=samples, request=request),
         run_spec=PROBLEM,
         indices=np.arange(samples),

@@ -10,13 +10,13 @@ from torch import nn
 
 from fl.federation import TaskInput, TaskOutput, Training
 from fl.training import slots
-from fl.training.generator import train_generator
 from fl.training.recipe import Recipe, one_by_one
 from fl.training.task import (
     conflict,
     recipe_of,
     task_for_many,
     task_of,
+    train_by_recipe,
     train_many,
     trains_in_cohorts,
 )
@@ -42,7 +42,7 @@ def cohort(training: Training) -> list[TaskInput]:
 
 
 def test_a_task_knows_its_recipe_and_travels_by_name() -> None:
-    assert pickle.loads(pickle.dumps(train_generator)) is train_generator
+    assert pickle.loads(pickle.dumps(train_by_recipe)) is train_by_recipe
     assert recipe_of(plain) is None
     recipe = recipe_with(Own(nn.Identity()))
     task = task_of(recipe)

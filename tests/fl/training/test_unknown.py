@@ -7,26 +7,22 @@ import torch
 from torch import Tensor
 
 from fl.errors import UserError
-from fl.federation import RunSpec, TaskInput
+from fl.federation import RunSpec
 from fl.inputs import Inputs, NotImages
 from fl.models import build_classifier
 from fl.training.stacked import conflict
-from fl.training.unknown import DRAWS, LocalFedOV, answers, destroyed, train_open
+from fl.training.unknown import DRAWS, LocalFedOV, answers, destroyed
 from tests.fl.training.cohorts import inputs
 
 SPEC = RunSpec.of_images((1, 12, 12), num_classes=3, seed=0)
-
-
-def given(model: str) -> TaskInput:
-    training = LocalFedOV(model=model, width=0.1, batch_size=8)
-    return inputs(training, 20, 0, SPEC)
 
 
 @pytest.mark.parametrize("model", ["cnn", "convnet"])
 def test_clients_train_as_one_but_where_batchnorm_sees_known_and_unknown_together(
     model: str,
 ) -> None:
-    recipe = train_open.recipe(given(model))  # type: ignore[attr-defined]
+    training = LocalFedOV(model=model, width=0.1, batch_size=8)
+    recipe = training.recipe(inputs(training, 20, 0, SPEC))
     assert (conflict(recipe) is None) == (model == "cnn")
 
 
