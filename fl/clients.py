@@ -171,16 +171,10 @@ class Clients:
         round, whose common start they draw from the seed."""
         return weights if self.round > 1 else {}
 
-    def score(
-        self,
-        build: Build,
-        *,
-        broadcast: Tensors | None = None,
-        payloads: Mapping[int, Tensors] | None = None,
-    ) -> Evaluation:
+    def score(self, build: Build, *, payloads: Mapping[int, Tensors] | None = None) -> Evaluation:
         """Accuracy of the model that ``build`` makes for each client, on the client's test samples.
 
-        ``build`` is given what a task is given: its client, shard and memory, and the messages.
+        ``build`` is given what a task is given: its client, shard and memory, and its payload.
         It sees no test sample, and no byte is counted. Clients without test samples, and those
         that were dropped, are left out of the mean.
 
@@ -191,10 +185,9 @@ class Clients:
         tests = self._tests
         if tests is None or not tests.tested:
             raise UserError("no client has test samples of its own: raise partition.test_fraction")
-        sent = pack(broadcast, {}) if broadcast else None
         task = partial(count_answers, build)
         chosen = tests.tested - self.dropped.keys()
-        jobs = self._jobs(task, chosen, sent, payloads or {})
+        jobs = self._jobs(task, chosen, None, payloads or {})
         jobs = {k: replace(job, test=tests.indices[k]) for k, job in jobs.items()}
         hits: dict[int, Tensor] = {}
         failed: ClientFailed | None = None
