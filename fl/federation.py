@@ -102,13 +102,11 @@ class Training(Protocol):
     @property
     def model(self) -> str:
         """Name of the model, by which resources are set and rates are learned."""
-        ...
 
     @property
     def task(self) -> "Task":
         """The task that a client with this record runs: a function at the top of a module, so that
         other processes find it by its name."""
-        ...
 
     @property
     def first_round(self) -> "Training":
@@ -120,15 +118,12 @@ class Training(Protocol):
 
     def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the model cannot take such samples."""
-        ...
 
     def work(self, num_samples: int) -> int:
         """Samples passed through the model, by which a client's time is estimated."""
-        ...
 
     def probe(self, steps: int, num_classes: int) -> "tuple[Training, int]":
         """The same training with so many steps, and the number of samples for them."""
-        ...
 
     def speed_settings(self) -> Mapping[str, object]:
         """The settings that memory and time per sample depend on: not how long it trains and at
@@ -138,7 +133,6 @@ class Training(Protocol):
 
     def upload_bytes(self, run_spec: RunSpec) -> int:
         """About how many bytes a client uploads."""
-        ...
 
     def check_upload(self, update: "Update", run_spec: RunSpec) -> None:
         """Raises `ValueError` if a client with this record cannot have uploaded that, beside the
@@ -293,7 +287,6 @@ class Executor(Protocol):
         After a failure the other jobs go on, unless the caller closes the generator, which ends
         them.
         """
-        ...
 
 
 class UpdateStore(Protocol):
@@ -301,24 +294,18 @@ class UpdateStore(Protocol):
 
     def key(self, job: Job) -> str:
         """The content key of the job's upload."""
-        ...
 
     def get(self, key: str, client: int) -> Upload | None:
         """The packed update of that key, or None."""
-        ...
 
     def put(self, key: str, client: int, upload: Upload) -> None:
         """Stores a packed update."""
-        ...
 
     def file(self, key: str) -> Path | None:
         """The file of a stored update, or None where the update must be held in memory."""
-        ...
 
     def locked(self, keys: Mapping[int, str]) -> AbstractContextManager[list[int]]:
         """Some of these clients, at least one, that no other process trains meanwhile."""
-        ...
 
     def end_round(self, number: int, needed: Set[str] = frozenset()) -> None:
         """Releases what was uploaded up to this round, but for the keys that are ``needed``."""
-        ...

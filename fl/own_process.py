@@ -55,12 +55,12 @@ def prepare_process() -> None:
 
     Before matplotlib is imported.
     """
-    for name in ("stdin", "stdout", "stderr"):
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
-        if _closed(stream):  # a file that is opened later must not get its number
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            os.set_inheritable(nowhere, True)
-            setattr(sys, name, os.fdopen(nowhere, "r" if name == "stdin" else "w", closefd=False))
+        if stream is None:  # it is closed: a file that is opened later must not get its number
+            nowhere = open(os.devnull, mode)  # noqa: SIM115
+            os.set_inheritable(nowhere.fileno(), True)
+            setattr(sys, name, nowhere)
         elif name != "stdin" and stream is getattr(sys, f"__{name}__"):  # the process's own
             stream.flush()
             setattr(sys, name, _going_on(stream))
@@ -155,15 +155,6 @@ def _end_at_once() -> None:
             last()
     finally:
         os._exit(_status[0])
-
-
-def _closed(stream: Any) -> bool:
-    try:
-        return stream is None or not os.fstat(stream.fileno())
-    except ValueError:  # it has no number, as in a notebook
-        return False
-    except OSError:
-        return True
 
 
 def _going_on(stream: TextIOWrapper) -> TextIOWrapper:

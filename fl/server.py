@@ -78,11 +78,9 @@ class Lessons(Protocol):
 
     def epoch(self, number: int) -> Batch:
         """The data of this epoch, counted from 1: tensors of one length."""
-        ...
 
     def digest(self) -> str:
         """A hash of all that the lessons depend on beside model and memory."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,12 +39,10 @@ class Architecture(Protocol):
     @property
     def model(self) -> str:
         """The classifier's name in the registry."""
-        ...
 
     @property
     def width(self) -> float:
         """Factor on channels and hidden units; 1 is the paper's size."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""FENS against plain loops over the clients' held out samples, and its ledger."""
+"""FENS against plain loops over the clients' held out samples, its ledger, and what is refused."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,18 +9,90 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.clients import Clients
+from fl.data.shard import Shard
 from fl.exchange import num_bytes, prefixed
+from fl.federation import RunSpec, TaskInput, Update
 from fl.methods import fens
-from fl.methods.fens import FENSConfig
+from fl.methods.fens import (
+    AggregatorConfig,
+    FENSConfig,
+    LocalFENS,
+    ask_members,
+    check_aggregator,
+    train_aggregator,
+)
 from fl.methods.prototypes import all_classifiers
+from fl.models import build_classifier
 from fl.models.ensemble import Aggregator, Ensemble
-from fl.models.registry import build_classifier
 from fl.models.saved import load_model, save_model
 from fl.rounds import Rounds
 from fl.seeding import seed_for
-from fl.training.aggregator import AggregatorConfig
-from fl.training.classifier import ClassifierConfig
+from fl.training.classifier import ClassifierConfig, held_out_rows
 from tests.fl.methods.tiny import WatchedServer, tiny_data, tiny_federation, tiny_partition
+from tests.fl.toy import client, task_input
+
+SPEC = RunSpec.of_images((1, 8, 8), num_classes=3, seed=0)
+OWN = LocalFENS(
+    model="mlp",
+    width=0.1,
+    validation=0.3,
+    peers=(("mlp", 0.1), ("cnn", 0.2), ("mlp", 0.1)),
+    aggregator=AggregatorConfig(),
+)
+
+
+def given(round: int, **messages: dict[str, Tensor]) -> TaskInput:
+    stream = torch.Generator().manual_seed(0)
+    images = torch.rand(10, 1, 8, 8, generator=stream)
+    own = task_input(OWN, Shard(images, torch.arange(10) % 3, 3), id=1, run_spec=SPEC)
+    return replace(own, round=round, **messages)
+
+
+def test_members_are_asked_about_the_samples_that_the_first_round_held_out() -> None:
+    small, large = (
+        build_classifier("cnn", (1, 8, 8), 3, width=0.2),
+        build_classifier("mlp", (1, 8, 8), 3, width=0.1),
+    )
+    sent = {**prefixed("member.1", small), **prefixed("member.2", large)}
+    found = ask_members(given(2, broadcast=sent)).tensors
+    rows, left = held_out_rows(given(1), OWN)
+    assert len(rows) == 3
+    assert sorted([*rows.tolist(), *left.tolist()]) == list(range(10))
+    assert torch.equal(found["labels"], given(1).shard.labels[rows])
+    images = given(1).shard.images[rows]
+    expected = [torch.zeros(3, 3), small.eval()(images), large.eval()(images)]
+    torch.testing.assert_close(found["logits"], torch.stack(expected, 1))
+
+
+def test_an_aggregator_that_none_was_made_of_is_refused() -> None:
+    sent = prefixed("aggregator", OWN.new_aggregator(SPEC))
+    memory = {"logits": torch.ones(4, 3, 3), "labels": torch.tensor([0, 0, 1, 2])}
+    told = train_aggregator(given(3, broadcast=sent, remembered=memory)).tensors
+    expected = OWN.new_aggregator(SPEC).state_dict()
+
+    def check(tensors: dict[str, Tensor]) -> None:
+        largest = {n: float(t.abs().max()) for n, t in tensors.items()}
+        update = Update(
+            client=client(1, OWN),
+            tensors=tensors,
+            stats={},
+            seconds=0.0,
+            reused=False,
+            largest=largest,
+        )
+        check_aggregator(expected, update, SPEC)
+
+    check(told)
+    assert any(not torch.equal(t, sent[n]) for n, t in told.items())
+    with pytest.raises(ValueError, match="client 1 sent other tensors than aggregator has"):
+        check({n: t for n, t in told.items() if "outer" in n})
+    with pytest.raises(
+        ValueError, match=r"aggregator.outer.bias as torch.float32 \(4,\), expected"
+    ):
+        check({**told, "aggregator.outer.bias": torch.zeros(4)})
+    with pytest.raises(ValueError, match=r"sent aggregator.outer.bias with values up to .*it lies"):
+        check({**told, "aggregator.outer.bias": torch.full((3,), 1e4)})
+
 
 CLIENTS, ROUNDS, DATA = 3, 4, tiny_data(train=120, test=40)
 LOCAL = ClassifierConfig(model="convnet", width=0.04, epochs=2, lr=0.05, validation=0.2)
