@@ -87,7 +87,11 @@ def test_a_client_with_a_schedule_trains_alone_as_in_company(schedule: Any) -> N
 
 
 @pytest.mark.parametrize(
-    "setting", [{"schedule": "step"}, {"warmup": 0.1}, {"round_decay": 0.9}, {"max_norm": 1.0}]
+    "setting",
+    [
+        *({"schedule": "step"}, {"warmup": 0.1}, {"round_decay": 0.9}, {"max_norm": 1.0}),
+        {"validation": 0.1},
+    ],
 )
 def test_who_takes_steps_of_one_rate_says_so(setting: dict[str, Any]) -> None:
     for refusing in (LocalScaffold, PersonalTraining, LocalFedRep):

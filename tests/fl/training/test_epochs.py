@@ -54,12 +54,7 @@ def test_all_clients_of_an_architecture_start_from_the_same_weights(training: Tr
         assert close(weights(train(still, data, id=id)), start)
     assert not close(weights(train(training)), start)
     assert not close(start_of(training, seed=1), start)
-
-
-@KINDS
-def test_the_start_does_not_depend_on_how_a_client_trains(training: Training) -> None:
-    other = replace(training, epochs=9, lr=0.3, batch_size=3)
-    assert same_bits(start_of(training), start_of(other))
+    assert same_bits(start_of(replace(training, epochs=9, lr=0.3, batch_size=3)), start)
 
 
 @KINDS

@@ -96,8 +96,3 @@ def test_a_client_of_one_sample_cannot_hold_one_out() -> None:
     config = replace(PLAIN, validation=0.5)
     with pytest.raises(ValueError, match="has 1 sample, of which validation cannot hold out one"):
         config.task(inputs(config, 1, 0))
-
-
-def test_methods_that_count_steps_refuse_it() -> None:
-    with pytest.raises(UserError, match="validation do not go with it"):
-        replace(PLAIN, validation=0.1).refuse_pace("scaffold")

@@ -171,28 +171,19 @@ def test_only_the_named_clients_move_and_no_gradient_is_left_from_the_step_befor
     assert [weight.item() for weight in weights] == [0.5, 0.75]
 
 
-def test_gradients_can_be_adjusted_before_the_step() -> None:
-    weight = torch.zeros(1, requires_grad=True)
-
-    def halve() -> None:
-        assert weight.grad is not None
-        weight.grad /= 2
-
-    minimise([Step((3 * weight).sum())], [[weight]], SGD(1.0).for_cohort([[weight]]), halve)
-    assert weight.item() == -1.5
-
-
-def test_a_loss_of_no_parameter_leaves_gradients_to_the_adjustment() -> None:
+def test_gradients_are_adjusted_before_the_step_also_those_of_a_loss_of_no_parameter() -> None:
     """A rank without a sample of its own still takes the step that all take."""
-    weight = torch.zeros(1, requires_grad=True)
+    weight, found = torch.zeros(1, requires_grad=True), list[float | None]()
 
-    def from_the_others() -> None:
-        assert weight.grad is None
-        weight.grad = torch.ones(1)
+    def summed_over_ranks() -> None:
+        own = weight.grad
+        found.append(None if own is None else own.item())
+        weight.grad = torch.ones(1) if own is None else own / 2
 
-    steps = [Step(torch.zeros(()))]
-    minimise(steps, [[weight]], SGD(0.5).for_cohort([[weight]]), from_the_others)
-    assert weight.item() == -0.5
+    steps = [Step((3 * weight).sum()), Step(torch.zeros(()))]
+    minimise(steps, [[weight]], SGD(1.0).for_cohort([[weight]]), summed_over_ranks)
+    assert found == [3.0, None]
+    assert weight.item() == -2.5
 
 
 @pytest.mark.parametrize(
