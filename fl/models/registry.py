@@ -333,9 +333,16 @@ def register_model(
             "train: make it a part of the model, with a method training_loss"
         )
     factory, source = Factory(make, _asked(name, make), loss), code_of((make, loss)).digest
-    own = (lambda _: True, "no more", "a model of your own")
     code = f"{sys.version_info[:2]} {code_of(make).digest}"  # of bytecode
-    register(ModelInfo(name, "classifier", factory, *own, source, images=False, code=code))
+    register(
+        ModelInfo(
+            *(name, "classifier", factory, lambda shape: True),
+            needs="no more",
+            source=source,
+            images=False,
+            code=code,
+        )
+    )
 
 
 def _asked(name: str, make: Callable[..., Any]) -> tuple[str, ...]:

@@ -79,7 +79,6 @@ class ModelInfo:
     """Whether the model takes samples of this shape."""
     needs: str
     """What `supports` requires, in words."""
-    summary: str
     source: str = ""
     """Hash of the code of a model of the user's own, on which a client's upload depends."""
     images: bool = True
@@ -111,12 +110,10 @@ class Built:
     width: float
 
 
-def at_least(side: int, name: str, build: Callable[..., nn.Module], summary: str) -> ModelInfo:
+def at_least(side: int, name: str, build: Callable[..., nn.Module]) -> ModelInfo:
     """The record of a classifier of images whose sides have so many pixels."""
     needs = f"sides of at least {side}"
-    return ModelInfo(
-        name, "classifier", build, lambda shape: min(shape[1:]) >= side, needs, summary
-    )
+    return ModelInfo(name, "classifier", build, lambda shape: min(shape[1:]) >= side, needs)
 
 
 def divisible(image_shape: tuple[int, ...], factor: int) -> bool:

@@ -33,5 +33,4 @@ class CNN(Flattening):
         self.classifier = nn.Linear(channels[-1] * pixels, num_classes)
 
 
-SUMMARY = "two to five convolutions, by data set: FedMHO's small classifier"
-MODEL = at_least(8, "cnn", CNN, SUMMARY)
+MODEL = at_least(8, "cnn", CNN)

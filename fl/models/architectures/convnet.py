@@ -81,22 +81,7 @@ class HFLDDCNN(Flattening):
 
 
 MODELS = (
-    at_least(
-        8,
-        "convnet",
-        ConvNet,
-        "three convolutions with BatchNorm and average pooling: FedDM's and FedAF's classifier",
-    ),
-    at_least(
-        8,
-        "convnet-instance",
-        partial(ConvNet, norm=_instance_norm),
-        "the same with instance normalisation: HFLDD's classifier for CINIC-10",
-    ),
-    at_least(
-        16,
-        "hfldd-cnn",
-        HFLDDCNN,
-        "eight convolutions in four blocks: HFLDD's classifier for CIFAR-10",
-    ),
+    at_least(8, "convnet", ConvNet),
+    at_least(8, "convnet-instance", partial(ConvNet, norm=_instance_norm)),
+    at_least(16, "hfldd-cnn", HFLDDCNN),
 )

@@ -117,27 +117,16 @@ def _enlarge() -> nn.Upsample:
 
 MODELS = (
     ModelInfo(
-        "cvae-large",
-        "generator",
-        cvae_large,
-        lambda shape: divisible(shape, 4),
-        "sides divisible by 4",
-        "3x3 convolutions and bilinear enlargement: FedMHO's large generator",
+        "cvae-large", "generator", cvae_large, lambda s: divisible(s, 4), "sides divisible by 4"
     ),
     ModelInfo(
-        "cvae-small",
-        "generator",
-        cvae_small,
+        *("cvae-small", "generator", cvae_small),
         lambda shape: divisible(shape, 4 if shape[0] == 1 else 8),
         "sides divisible by 4 (gray) or 8 (color)",
-        "fully connected or strided convolutions, by data set: FedMHO's small generator",
     ),
     ModelInfo(
-        "cvae-cifar",
-        "generator",
-        cvae_cifar,
+        *("cvae-cifar", "generator", cvae_cifar),
         lambda shape: shape[0] == 3 and divisible(shape, 8),
         "color images with sides divisible by 8",
-        "a wider cvae-small with a label-free encoder, from FedMHO's code for CIFAR-10",
     ),
 )

@@ -117,11 +117,11 @@ def _more_than_16(image_shape: tuple[int, ...]) -> bool:
 
 
 MODELS = tuple(
-    ModelInfo(name, "classifier", build, _more_than_16, "sides above 16", summary)
-    for name, build, summary in (
-        ("efficientnet-v2", efficientnet_v2, "EfficientNetV2-S: Table 9's global model"),
-        ("resnet50", ResNet50, "ResNet-50: a large classifier of Table 9"),
-        ("mobilenet-v2", mobilenet_v2, "MobileNetV2: a large classifier of Table 9"),
-        ("shufflenet-v2", shufflenet_v2, "ShuffleNetV2: a classifier of HFLDD's Table V"),
+    ModelInfo(name, "classifier", build, _more_than_16, "sides above 16")
+    for name, build in (
+        ("efficientnet-v2", efficientnet_v2),  # Table 9's global model
+        ("resnet50", ResNet50),
+        ("mobilenet-v2", mobilenet_v2),
+        ("shufflenet-v2", shufflenet_v2),  # HFLDD's
     )
 )

@@ -47,13 +47,4 @@ class LeNet(Flattening):
 LENET5 = partial(LeNet, channels=(6, 16), hidden=(120, 84), kernel=5, padding=0)
 M1 = partial(LeNet, channels=(8, 16, 32), hidden=(32, 16), kernel=3, padding=1)
 M2 = partial(LeNet, channels=(16, 64, 128), hidden=(128, 32), kernel=3, padding=1)
-MODELS = (
-    at_least(
-        16,
-        "lenet5",
-        LENET5,
-        "two convolutions and three linear layers: HFLDD's classifier for MNIST",
-    ),
-    at_least(8, "m1", M1, "three convolutions and three linear layers: FedD2S's M1"),
-    at_least(8, "m2", M2, "the same, wider: FedD2S's M2"),
-)
+MODELS = (at_least(16, "lenet5", LENET5), at_least(8, "m1", M1), at_least(8, "m2", M2))

@@ -27,7 +27,5 @@ class MLP(nn.Module):
 
 
 MODEL = ModelInfo(
-    *("mlp", "classifier", MLP, lambda shape: len(shape) > 0, "numbers"),
-    summary="two hidden layers, for tables",
-    images=False,
+    "mlp", "classifier", MLP, lambda shape: len(shape) > 0, needs="numbers", images=False
 )

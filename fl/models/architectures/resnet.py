@@ -58,4 +58,4 @@ class Block(nn.Module):
         return self.relu(self.residual(x) + self.shortcut(x))
 
 
-MODEL = at_least(8, "resnet18", ResNet18, "ResNet-18 with the 7x7 stem, FedAF's larger classifier")
+MODEL = at_least(8, "resnet18", ResNet18)

@@ -50,4 +50,4 @@ def _hidden(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
     return nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(0.5)
 
 
-MODEL = at_least(8, "vgg9", VGG9, "VGG-9 without batch normalisation: FedMHO's large classifier")
+MODEL = at_least(8, "vgg9", VGG9)

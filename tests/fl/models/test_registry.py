@@ -106,7 +106,7 @@ def info(model: nn.Module) -> ModelInfo:
     def build(*_: object) -> nn.Module:
         return copy.deepcopy(model)
 
-    return ModelInfo("mine", "classifier", build, lambda shape: True, "no more", "", "x")
+    return ModelInfo("mine", "classifier", build, lambda shape: True, "no more", "x")
 
 
 def test_logits_pass_and_anything_else_is_named() -> None:
