@@ -60,17 +60,16 @@ def federation(
     tests: list[np.ndarray] = TESTS,
     heard: list[Told] | None = None,
     on_failure: OnFailure = "stop",
-    order: tuple[int, ...] = (0, 1, 2, 3),
 ) -> Clients:
     return Clients(
         [client(k) for k in range(4)],
-        [SHARDS[k] for k in order],
+        SHARDS,
         PROBLEM,
         InProcess(TRAIN),
         NoStore(),
         Events(into(heard if heard is not None else [])),
         on_failure=on_failure,
-        tests=OwnTests.of([tests[k] for k in order], TRAIN.labels, 3),
+        tests=OwnTests.of(tests, TRAIN.labels, 3),
     )
 
 
@@ -96,11 +95,6 @@ def test_no_byte_is_counted_and_nothing_is_told_but_the_phase() -> None:
     assert {event["event"] for event in heard} == {"phase"}
     assert {event["phase"] for event in heard} == {"scoring"}
     assert clients.busy_seconds == 0
-
-
-def test_other_order_of_clients_other_order_of_accuracies() -> None:
-    order = (3, 1, 2, 0)
-    assert federation(order=order).score(own_number).per_client == (0.0, 0.0, None, 1.0)
 
 
 def test_a_failed_client_ends_the_run_or_is_left_out_by_name() -> None:
