@@ -33,9 +33,7 @@ def task_of(recipe: RecipeFunction) -> Task:
         outputs = (_in_stages(way, part, list(islice(recipes, len(part)))) for part in parts)
         return list(chain.from_iterable(outputs))
 
-    task = task_for_many(run_cohort)
-    task.recipe = recipe  # type: ignore[attr-defined]
-    return task
+    return task_for_many(run_cohort)
 
 
 def _way(recipe: RecipeFunction, client: TaskInput, first: Recipe) -> tuple[Way, int]:
@@ -96,11 +94,6 @@ def train_by_recipe(inputs: TaskInput) -> Recipe:
     training = inputs.client.training
     assert isinstance(training, RecipeTraining)
     return training.recipe(inputs)
-
-
-def recipe_of(task: Task) -> RecipeFunction | None:
-    """The function that the task was made of; None for a task that was written in another way."""
-    return getattr(task, "recipe", None) if trains_in_cohorts(task) else None
 
 
 def trains_in_cohorts(task: Task) -> bool:

@@ -16,7 +16,7 @@ from fl.federation import RunSpec
 from fl.methods.personal import Dropping
 from fl.methods.registry import get_method
 from fl.models.layered import Layers
-from fl.training.task import conflict, recipe_of
+from fl.training.task import conflict
 from tests.fl.methods.personal_runs import (
     CLIENTS,
     DATA,
@@ -175,12 +175,10 @@ def test_fedrep_plus_sends_what_fedper_plus_does_and_learns_something_else() -> 
 
 def test_the_head_stays_in_the_second_stage_and_the_layers_in_the_first() -> None:
     config = settings("fedrep").classifier
-    recipe = recipe_of(config.task)
-    assert recipe is not None
     inputs = task_input(config, shard(5, 5, 5), run_spec=SPEC)
     state = START.state_dict()
     inputs = replace(inputs, broadcast={f"classifier.{n}": state[n] for n in FRONT})
-    first = recipe(inputs)
+    first = config.recipe(inputs)
     assert first.trained is not None
     head, front = LAYERS.parameters(first.model, 4, 6), LAYERS.parameters(first.model, 1, 3)
     assert {id(p) for p in first.trained} == {id(p) for p in head}
@@ -189,7 +187,7 @@ def test_the_head_stays_in_the_second_stage_and_the_layers_in_the_first() -> Non
     assert first.then is not None
     first.then().freeze_others()
     assert [p.requires_grad for p in (*front, *head)] == [True] * 6 + [False] * 6
-    assert conflict(recipe, inputs) is None
+    assert conflict(config.recipe, inputs) is None
 
 
 def test_a_head_that_takes_all_epochs_is_refused() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fl.errors import UserError
 from fl.methods.prototypes import participants
-from fl.training.task import conflict, recipe_of
+from fl.training.task import conflict
 from tests.fl.methods.averaged import (
     CLIENTS,
     SMALL,
@@ -86,9 +86,7 @@ def test_weights_and_controls_are_sent_both_ways() -> None:
 
 def test_its_clients_train_in_cohorts() -> None:
     training = settings("scaffold", LOCAL).classifier
-    recipe = recipe_of(training.task)
-    assert recipe is not None
-    assert conflict(recipe, task_input(training, shard(5, 5, 5))) is None
+    assert conflict(training.recipe, task_input(training, shard(5, 5, 5))) is None
 
 
 @pytest.mark.parametrize("local", [{"optimizer": "adam"}, {"momentum": 0.9}, {"proximal": 0.1}])

@@ -15,7 +15,7 @@ from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 from fl.training.optimizers import SGD
 from fl.training.recipe import Recipe
-from fl.training.task import RecipeFunction, recipe_of
+from fl.training.task import RecipeFunction, RecipeTraining
 from tests.fl.toy import PROBLEM, shard, task_input
 
 Losses = Callable[[nn.Module, Batch], Tensor]
@@ -38,9 +38,9 @@ STACKABLE = {
 
 def recipe_for(inputs: TaskInput) -> Recipe:
     """The recipe of the client's own training."""
-    recipe = recipe_of(inputs.client.training.task)
-    assert recipe is not None
-    return recipe(inputs)
+    training = inputs.client.training
+    assert isinstance(training, RecipeTraining)
+    return training.recipe(inputs)
 
 
 def inputs(training: Training, size: int, id: int, run_spec: RunSpec = PROBLEM) -> TaskInput:

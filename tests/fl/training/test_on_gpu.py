@@ -14,7 +14,7 @@ from fl.training import stacked
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.features import starting_generator
 from fl.training.generator import GeneratorConfig
-from fl.training.task import recipe_of, train_many
+from fl.training.task import RecipeTraining, train_many
 from tests.fl.devices import Where, assert_same, on_both
 from tests.fl.methods.small import small
 from tests.fl.toy import PROBLEM, shard, task_input
@@ -71,10 +71,9 @@ def test_clients_upload_the_same_bits(training: Training) -> None:
 @pytest.mark.parametrize("training", EVERY, ids=lambda training: training.model)
 def test_the_same_clients_may_train_together(training: Training) -> None:
     """Found out where they train, once per process: the test above may come after others."""
-    recipe = recipe_of(training.task)
-    if recipe is None:
+    if not isinstance(training, RecipeTraining):
         pytest.skip("it is made for many clients")
-    reasons = on_both(lambda where: stacked.conflict(recipe(inputs(training, where)[0])))
+    reasons = on_both(lambda where: stacked.conflict(training.recipe(inputs(training, where)[0])))
     assert_same(*reasons)
     held_out = "is measured on samples of its own" if getattr(training, "validation", 0) else None
     assert (
