@@ -27,7 +27,8 @@ PACKED_AT_MOST = 1100
 
 
 def read_arrays(path: Path, *choices: tuple[str, ...]) -> list[np.ndarray]:
-    """The arrays of a file whose names are one of the choices; nothing is ever unpickled.
+    """The arrays of a file whose names are one of the choices; nothing is ever unpickled. NumPy
+    makes room for what an array's header claims, and fails where there is no more in the file.
 
     Raises:
         UserError: it cannot be read, claims more than it can hold, or has others than any choice.
@@ -38,7 +39,7 @@ def read_arrays(path: Path, *choices: tuple[str, ...]) -> list[np.ndarray]:
             entries = {e.filename.removesuffix(".npy"): e for e in file.infolist()}
             for names in choices:
                 if set(names) == set(entries):
-                    return [_read(file, name, entries[name]) for name in names]
+                    return [_read(file, entries[name]) for name in names]
     except UserError:
         raise
     except MemoryError:
@@ -59,18 +60,9 @@ def _check_sizes(path: Path, file: zipfile.ZipFile) -> None:
         raise ValueError(f"it claims {claimed} bytes of arrays, more than this machine's memory")
 
 
-def _read(file: zipfile.ZipFile, name: str, entry: zipfile.ZipInfo) -> np.ndarray:
-    """The array, once its header is checked: NumPy makes room for what a header claims."""
-    with file.open(entry) as head:
-        read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
-            np.lib.format.read_magic(head), np.lib.format.read_array_header_2_0
-        )
-        shape, _, dtype = read(head)
-    size = int(np.prod([int(n) for n in shape], dtype=object)) * dtype.itemsize
-    if not dtype.hasobject and not 0 <= size <= entry.file_size:
-        raise ValueError(f"{name} claims shape {shape}, which is more than there is")
-    with file.open(entry) as whole:
-        found: np.ndarray = np.lib.format.read_array(whole, allow_pickle=False)
+def _read(file: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
+    with file.open(entry) as array:
+        found: np.ndarray = np.lib.format.read_array(array, allow_pickle=False)
     return found
 
 

@@ -8,7 +8,7 @@ from others.
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -50,15 +50,15 @@ class Items:
         for row in map(int, rows):
             sample, label = self.sample(self.data[row])
             if not np.array_equal(label, self.labels[row]):
-                raise ValueError(f"the data {_changed(row, self.labels[row], label)}")
+                raise ValueError(f"the data: {_changed(row, self.labels[row], label)}")
             found.append(sample)
         return np.stack(found)
 
 
 def _changed(row: int, first: Any, other: Any) -> str:
     return (
-        f"gives sample {row} the label {other}, and at first {first}: "
-        "an index must stand for one sample"
+        f"sample {row} has the label {other}, and at first {first}: an index must stand for one "
+        "sample"
     )
 
 
@@ -72,15 +72,6 @@ class Mapped:
     offset: int
     draws: ClassVar[bool] = False
     """See :class:`Items`."""
-
-    @classmethod
-    def of(cls, array: np.memmap[Any, Any]) -> "Mapped | None":
-        """The array's file; None for a part of it, another order than C's, or changes that are
-        not in the file."""
-        whole = array.base is None or not isinstance(array.base, np.memmap)
-        if not whole or array.filename is None or not array.flags.c_contiguous or array.mode == "c":
-            return None
-        return cls(Path(array.filename), array.dtype, array.shape, array.offset)
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         """The samples (n, ...) of these rows, as they are stored."""
@@ -182,9 +173,7 @@ class Lazy:
         )
 
 
-def items_of(
-    name: str, data: Any, sample: Callable[[Any], tuple[np.ndarray, Any]]
-) -> tuple[Lazy, list[Any]]:
+def items_of(data: Any, sample: Callable[[Any], tuple[np.ndarray, Any]]) -> tuple[Lazy, list[Any]]:
     """A data set object's samples, which are not kept, and its labels, which are.
 
     Raises:
@@ -199,40 +188,43 @@ def items_of(
             labels.append(label)
             yield found[None]
 
-    return _first_reading(name, Items(data, sample, labels), read()), labels
+    return _first_reading(Items(data, sample, labels), read()), labels
 
 
-def mapped(name: str, array: np.memmap[Any, Any]) -> Lazy | None:
-    """An array in a file, to be read by rows; None where it has to be read whole: images whose
-    channels come last or have no axis, floats of another size than 32 bits, bool."""
-    source = Mapped.of(array)
+def mapped(array: np.memmap[Any, Any]) -> Lazy | None:
+    """An array in a file, to be read by rows. None where it has to be read whole: a part of a file,
+    another order than C's, changes that are not in the file; images whose channels come last or
+    have no axis, floats of another size than 32 bits, bool."""
+    part, file = isinstance(array.base, np.memmap), array.filename
+    if part or file is None or not array.flags.c_contiguous or array.mode == "c":
+        return None
     plain = array.dtype.kind in "iu" or array.dtype == np.float32
     gray = array.ndim == 3 and array.dtype == np.uint8
     channels_last = array.ndim == 4 and array.shape[1] not in (1, 3)
-    if source is None or not plain or array.ndim < 2 or gray or channels_last:
+    if not plain or array.ndim < 2 or gray or channels_last:
         return None
-    parts = (array[first : first + ROWS] for first in range(0, len(array), ROWS))
-    return _first_reading(name, source, parts)
+    source = Mapped(Path(file), array.dtype, array.shape, array.offset)
+    return _first_reading(source, (array[k : k + ROWS] for k in range(0, len(array), ROWS)))
 
 
-def _first_reading(name: str, source: Items | Mapped, parts: Iterator[np.ndarray]) -> Lazy:
+def _first_reading(source: Items | Mapped, parts: Iterable[np.ndarray]) -> Lazy:
     """Reads all once; ``parts`` are the samples in order, some at a time."""
     digests: list[bytes] = []
     low = high = None
     for part in parts:
         if part.dtype.kind == "f" and not np.isfinite(part).all():
-            raise UserError(f"data {name}: samples with NaN or infinite values")
+            raise UserError("samples with NaN or infinite values")
         if low is not None and (part.shape[1:], part.dtype) != (low.shape, low.dtype):
             raise UserError(
-                f"data {name}: samples of several shapes or types, {part.dtype} {part.shape[1:]} "
-                f"and {low.dtype} {low.shape}; scale or pad them"
+                f"samples of several shapes or types, {part.dtype} {part.shape[1:]} and "
+                f"{low.dtype} {low.shape}; scale or pad them"
             )
         digests += [hashlib.sha256(own.tobytes()).digest() for own in part]
         least, most = part.min(0), part.max(0)
         low = least if low is None else np.minimum(low, least)
         high = most if high is None else np.maximum(high, most)
     if low is None or high is None:
-        raise UserError(f"data {name} has no samples")
+        raise UserError("it has no samples")
     where = np.stack([np.zeros(len(digests), np.int64), np.arange(len(digests))], 1)
     flat = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST)
     return Lazy([source], where, flat, np.stack([low, high]))
@@ -261,7 +253,7 @@ def is_lazy(name: str, data: Any, sample: Callable[[Any], tuple[np.ndarray, Any]
             repeated, _ = sample(data[row])
         repeats = repeats and np.array_equal(one, repeated)
         if not np.array_equal(label, again):
-            raise UserError(f"data {name} {_changed(row, label, again)}")
+            raise UserError(_changed(row, label, again))
         draws = draws or not np.array_equal(one, other)
     if not repeats:
         log.warning(

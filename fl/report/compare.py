@@ -17,8 +17,8 @@ from fl.errors import UserError
 from fl.json_files import JsonObject
 from fl.report import style
 from fl.report.course import STEPS
+from fl.report.page import write_page
 from fl.report.read import RunRecord, read_run
-from fl.report.template import HERE, write_page
 from fl.report.words import NONE, duration, percent, points, size
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2933", "#7b8794")
@@ -47,7 +47,7 @@ def write_comparison(run_dirs: Sequence[Path], page: Path) -> Path:
         picture = style.svg(accuracy_curves(curves)) if curves else None
     write_page(
         page,
-        HERE / "compare.html.j2",
+        "compare.html.j2",
         count=len(runs),
         rows=[_row(group, groups) for group in groups],
         settings=_differing(groups),

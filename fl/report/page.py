@@ -1,19 +1,21 @@
 """Writes a run's report: its figures as files, and one self-contained page that shows them."""
 
 import shlex
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fl.json_files import JsonObject
 from fl.report import classes, clients, course, style
 from fl.report.course import Drawn, where
 from fl.report.read import RunRecord, read_run
-from fl.report.template import HERE, write_file, write_page
 from fl.report.words import NONE, duration, percent, points, size, tally
+from fl.whole_files import write_atomically
 
 FIGURES: dict[str, tuple[str, Callable[[RunRecord], Drawn]]] = {
     "accuracy": ("{metric}", course.accuracy),
@@ -71,14 +73,14 @@ def write_report(run_dir: Path) -> Path:
     with style.own_defaults():
         drawn = list(pictures(run))
     for picture in drawn:
-        write_file(run_dir / "plots" / picture.file, picture.content)
+        _write(run_dir / "plots" / picture.file, picture.content)
     config = {key: value for key, value in run.config.items() if key != "call"}
     command = f"python -m cluster.launch --config {shlex.quote(str(run_dir / 'config.yaml'))}"
     reached = run.result.get("rounds_to", {}) if run.rounds else {}
     page = run_dir / "report.html"
     write_page(
         page,
-        HERE / "report.html.j2",
+        "report.html.j2",
         run=run,
         facts=_facts(run),
         progress=_progress(run),
@@ -92,6 +94,30 @@ def write_report(run_dir: Path) -> Path:
         command=run.config.get("call") or command,
     )
     return page
+
+
+def write_page(page: Path, template: str, **values: Any) -> None:
+    """Writes a page from a template: everything is escaped, and undefined values are errors."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["base64"] = lambda content: b64encode(content).decode()
+    environment.filters["columns"] = _columns
+    _write(page, environment.get_template(template).render(**values).encode())
+
+
+def _columns(rows: list[dict[str, str]]) -> list[str]:
+    """The columns of a table in which any row has a value."""
+    return [name for name in rows[0] if any(row[name] != NONE for row in rows)]
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(exist_ok=True)
+    write_atomically(path, content)
 
 
 def pictures(run: RunRecord) -> Iterator[Picture]:

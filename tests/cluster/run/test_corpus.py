@@ -71,7 +71,7 @@ def test_an_archive_is_of_images_and_labels_that_are_there(tmp_path: Path) -> No
     other = corpus.archive({"a.npy": corpus.npy(IMAGES)})
     file = tmp_path / "d.npz"
     for content, said in (
-        (corpus.headed(header), "more than there is"),
+        (corpus.headed(header), "cannot read"),
         (other, "has the arrays a"),
     ):
         file.write_bytes(content)

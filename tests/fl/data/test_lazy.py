@@ -164,11 +164,11 @@ def test_noise_that_the_seed_does_not_reach_is_told(caplog: pytest.LogCaptureFix
 
 
 def test_an_index_that_stands_for_several_samples_is_refused() -> None:
-    with pytest.raises(UserError, match=r"data d gives sample \d+ the label \d, and at first"):
+    with pytest.raises(UserError, match=r"data d: sample \d+ has the label \d, and at first"):
         as_dataset("d", Drawing("python"))
     shuffled = as_dataset("d", (Shuffling(), Noisy("torch"))).train.images
     assert isinstance(shuffled, Lazy)
-    with pytest.raises(ValueError, match="the data gives sample 1 the label 2, and at first 1"):
+    with pytest.raises(ValueError, match="the data: sample 1 has the label 2, and at first 1"):
         shuffled.read(np.array([1]), 0)
 
 
