@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster.run.run_dir import locked
-from onefold.many_runs import many_in
-from onefold.runs import main
+from onefold.runs import main, many_in
 
 
 def make_run(path: Path) -> Path:
