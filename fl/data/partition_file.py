@@ -62,7 +62,7 @@ def read_lists(
             sample that there is not, gives one to two clients or twice, or leaves one without.
     """
     rows, whole = (np.arange(num_samples), num_samples) if taken is None else taken
-    train, test = _json(path) if path.suffix == ".json" else _npz(path, num_samples, whole)
+    train, test = _json(path) if path.suffix == ".json" else _npz(path, whole)
     test = test or [np.empty(0, np.int64)] * num_clients
     for given in (train, test):
         if len(given) != num_clients:
@@ -97,15 +97,11 @@ def _check_owners(path: Path, lists: Lists, num_clients: int, num_samples: int) 
         )
 
 
-def _npz(path: Path, num_samples: int, whole: int) -> tuple[Lists, Lists]:
-    names = ("train", "train_counts", "test", "test_counts")
-    train, counts, test, test_counts, *recorded = read_arrays(path, (*names, "samples"), names)
-    if not recorded and num_samples != whole:
-        raise UserError(f"{path} does not say of how many samples it is; the run takes a part")
-    if recorded and recorded[0].tolist() not in ([], [whole]):
-        raise UserError(
-            f"{path} is of {recorded[0].ravel()[:1]} training samples; there are {whole}"
-        )
+def _npz(path: Path, whole: int) -> tuple[Lists, Lists]:
+    names = ("train", "train_counts", "test", "test_counts", "samples")
+    train, counts, test, test_counts, recorded = read_arrays(path, names)
+    if recorded.tolist() not in ([], [whole]):
+        raise UserError(f"{path} is of {recorded.ravel()[:1]} training samples; there are {whole}")
     return _cut(path, "train", train, counts), _cut(path, "test", test, test_counts)
 
 

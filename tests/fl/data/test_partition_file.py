@@ -34,16 +34,6 @@ def test_of_a_part_those_samples_are_taken_that_are_in_it(tmp_path: Path) -> Non
         read_lists(tmp_path / "p.npz", 2, 3, (taken[0], 30))
 
 
-def test_a_file_of_before_may_be_of_another_part(tmp_path: Path) -> None:
-    save_lists(tmp_path / "p.npz", TRAIN, TEST)
-    with np.load(tmp_path / "p.npz") as kept:
-        older = {name: kept[name] for name in kept if name != "samples"}
-    np.savez(tmp_path / "p.npz", **older)
-    assert len(read_lists(tmp_path / "p.npz", 2, 20)[0]) == 2
-    with pytest.raises(UserError, match="does not say of how many samples"):
-        read_lists(tmp_path / "p.npz", 2, 10, (np.arange(10), 20))
-
-
 def test_a_run_with_the_file_of_another_has_its_partition(tmp_path: Path) -> None:
     config = PartitionConfig(test_fraction=0.2)
     first = make_partition(LABELS.repeat(20), 3, 3, config, alpha=0.5, seed=0)
@@ -88,7 +78,7 @@ def test_counts_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
     np.savez(
         tmp_path / "p.npz",
         **{"train": np.arange(5), "train_counts": np.array([2, 2])},
-        **{"test": np.arange(0), "test_counts": np.array([0, 0])},
+        **{"test": np.arange(0), "test_counts": np.array([0, 0]), "samples": np.array([20])},
     )
     with pytest.raises(UserError, match="train_counts do not add up to the 5 of train"):
         read_lists(tmp_path / "p.npz", 2, 20)
