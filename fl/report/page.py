@@ -11,7 +11,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fl.json_files import JsonObject
-from fl.report import classes, clients, course, style
+from fl.report import classes, course, style
 from fl.report.course import Drawn, where
 from fl.report.read import RunRecord, read_run
 from fl.report.words import NONE, duration, percent, points, size, tally
@@ -19,19 +19,19 @@ from fl.whole_files import write_atomically
 
 FIGURES: dict[str, tuple[str, Callable[[RunRecord], Drawn]]] = {
     "accuracy": ("{metric}", course.accuracy),
-    "client_accuracy": ("{metric} of each client", clients.accuracies),
+    "client_accuracy": ("{metric} of each client", course.accuracies),
     "rounds": ("Rounds", course.rounds),
     "time": ("Time", course.time),
     "per_domain": ("{metric} by domain", classes.by_domain),
     "per_class": ("{metric} by class", classes.by_class),
     "confusion": ("Confusion", classes.confusion),
-    "bytes": ("Communication", clients.uploads),
+    "bytes": ("Communication", course.uploads),
     "losses": ("Local training", course.losses),
     "placement": ("Placement", course.placement),
-    "partition": ("Partition", clients.partition),
+    "partition": ("Partition", course.partition),
     "samples": ("Samples", classes.samples),
     "sent": ("What left the clients", classes.sent),
-    "privacy": ("Privacy", clients.privacy),
+    "privacy": ("Privacy", course.privacy),
 }
 """Every figure by its file's name, in the page's order: its title and what draws it."""
 OF_IMAGES = ("samples", "sent")

@@ -7,13 +7,13 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from fl.report import clients, style
+from fl.report import course, style
 from fl.report.read import ClientRow, Partition
 from tests.fl.report.conftest import drawn, legend, names, record
 
 
 def accuracies(scores: list[float | None]) -> tuple[Axes, str]:
-    return drawn(clients.accuracies(record(client_accuracy={1: scores})))
+    return drawn(course.accuracies(record(client_accuracy={1: scores})))
 
 
 def heights(axes: Axes, label: str) -> list[float]:
@@ -36,7 +36,7 @@ def test_clients_are_in_the_order_of_their_accuracy_with_the_worst_tenth_marked(
 
 def uploads(*sent: int | None) -> tuple[Axes, str]:
     rows = [ClientRow(k, "classifier", bytes_up=count) for k, count in enumerate(sent)]
-    return drawn(clients.uploads(record(clients=rows)))
+    return drawn(course.uploads(record(clients=rows)))
 
 
 def test_uploads_are_of_who_reported() -> None:
@@ -49,7 +49,7 @@ def test_uploads_are_of_who_reported() -> None:
 
 def test_if_nobody_sent_anything_no_figure_shows_it() -> None:
     rows = [ClientRow(0, "classifier", bytes_up=0), ClientRow(1, "classifier")]
-    assert clients.uploads(record(clients=rows)) is None
+    assert course.uploads(record(clients=rows)) is None
 
 
 # The partition.
@@ -57,7 +57,7 @@ def test_if_nobody_sent_anything_no_figure_shows_it() -> None:
 
 def partition(counts: np.ndarray, roles: list[str]) -> tuple[Axes, str]:
     part = Partition("iid", "0123456789abcdef", counts, ["a", "$\\frac", "c"], roles)
-    return drawn(clients.partition(record(partition=part)))
+    return drawn(course.partition(record(partition=part)))
 
 
 def test_a_cell_of_the_partition_is_darker_with_more_samples_in_its_role_s_colour() -> None:
@@ -86,7 +86,7 @@ def test_uploads_and_global_model_have_a_line_each_beside_chance() -> None:
     found = [{"client": k, "attacks": {"loss": {**CURVE, "auc": 0.5 + k / 10}}} for k in (2, 1)]
     best = {"attacks": {"ratio": {**CURVE, "auc": 0.9}}}
     run = record(privacy=attacked(uploads=found, **{"global": best}))
-    axes, caption = drawn(clients.privacy(run))
+    axes, caption = drawn(course.privacy(run))
     assert len(axes.lines) == 2 + 1 + 1
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     assert legend(axes) == ["loss, an upload", "ratio, the global model"]
@@ -94,6 +94,6 @@ def test_uploads_and_global_model_have_a_line_each_beside_chance() -> None:
 
 
 def test_without_an_attack_there_is_no_figure() -> None:
-    assert clients.privacy(record(privacy=attacked())) is None
+    assert course.privacy(record(privacy=attacked())) is None
     none = attacked(uploads=[{"client": 0, "attacks": {}}])
-    assert clients.privacy(record(privacy=none)) is None
+    assert course.privacy(record(privacy=none)) is None
