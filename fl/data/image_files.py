@@ -85,11 +85,7 @@ class ImageFolder:
 
 
 def check_names(of: str, names: Sequence[str]) -> None:
-    """Refuses names of classes or domains that a report could not show.
-
-    Raises:
-        UserError: says what is allowed.
-    """
+    """Refuses names of classes or domains that a report could not show."""
     for name in names:
         if not (name.isprintable() and name.strip() and len(name) <= LONGEST_NAME):
             shown = name if len(name) <= LONGEST_NAME else f"{name[:40]}... ({len(name)})"

@@ -52,7 +52,7 @@ def as_dataset(name: str, data: Any, augment: Callable[[Tensor], Tensor] | None 
         data: a `Dataset`; a pair of arrays, samples and labels, of which a fifth is held out as the
             test split; two such pairs or data set objects, training and test; a mapping with
             ``train`` and ``test``, of the same (a Hugging Face ``DatasetDict`` is one); a mapping
-            of clients, each with data in any of these forms, see :func:`of_clients`; or one data
+            of clients, each with data in any of these forms, see :func:`_divided`; or one data
             set object, indexable with a length, whose samples are (sample, label). In place of
             samples there may be a tuple of several inputs, each (N, ...). Samples are
             numbers of any type and one shape; see :func:`stored` for what is taken as an image.
@@ -77,14 +77,17 @@ def _as_dataset(name: str, data: Any) -> Dataset:
         with _named(name):
             _check(data.train, data.test)
         return data
-    if isinstance(data, Mapping) and data and not {"train", "test"} & data.keys():
-        return of_clients(name, data)
-    given = _parts(name, data)
-    raws = _read_each(given)
+    owned = {name: data}
+    by_client = isinstance(data, Mapping) and not {"train", "test"} & data.keys()
+    if by_client and data:
+        owned = {f"{name} of client {client}": own for client, own in data.items()}
+    given = [_parts(whose, own) for whose, own in owned.items()]
+    raws = [_read_each(parts) for parts in given]
     with _named(name):
-        [found] = _splits([raws])
-        train, test = _two(found)
-        return _checked(name, train, test, _one_name(given.values()))
+        splits = _splits(raws)
+        train, test = _divided(splits) if by_client else _two(splits[0])
+        names = _one_name(part for parts in given for part in parts.values())
+        return _checked(name, train, test, names)
 
 
 @contextmanager
@@ -312,11 +315,7 @@ def _column(sample: Mapping[str, Any], names: Sequence[str]) -> str | None:
 
 
 def _numbers(samples: np.ndarray) -> np.ndarray:
-    """The samples, (N, ...), if they can be stored.
-
-    Raises:
-        UserError: they are no numbers, not finite, or without a shape.
-    """
+    """The samples, (N, ...), if they can be stored."""
     if samples.dtype.kind not in "biuf" or samples.ndim < 2:
         raise UserError(
             f"samples of type {samples.dtype} and shape {samples.shape}; expected numbers, "
@@ -358,9 +357,6 @@ def _labels(labels: np.ndarray) -> dict[str, Any]:
 
     Floats, (N,) or (N, D), are values, float32; 0 and 1, (N, L), are L labels, uint8; other
     integers, (N, T), are tokens, int64.
-
-    Raises:
-        UserError: they are none of these.
     """
     if labels.ndim == 1 and is_whole(labels):
         return {"labels": labels}
@@ -491,25 +487,12 @@ def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Da
 # Data that is divided among clients already: a data set for each.
 
 
-def of_clients(name: str, data: Mapping[Any, Any]) -> Dataset:
-    """One data set of the clients' own ones, for ``partition.kind natural``.
+def _divided(clients: Sequence[Sequence[Split]]) -> tuple[Split, Split]:
+    """Training and test split of the clients' own ones, for ``partition.kind natural``.
 
     Clients are numbered from 0 in the mapping's order. The training split holds all samples; those
     that are for a client's own test are marked as held. Together they are the test split.
-
-    Raises:
-        UserError: one line, for whatever is wrong.
     """
-    given = [_parts(f"{name} of client {client}", own) for client, own in data.items()]
-    raws = [_read_each(parts) for parts in given]
-    with _named(name):
-        train, held = _divided(_splits(raws))
-        every = [part for parts in given for part in parts.values()]
-        return _checked(name, train, train.take(np.flatnonzero(held)), _one_name(every))
-
-
-def _divided(clients: Sequence[Sequence[Split]]) -> tuple[Split, np.ndarray]:
-    """One split of all clients' ones, and which of its samples are held for their tests."""
     forms: dict[Any, Inputs] = {}
     for own in clients:
         _check_alike(own[0], own[-1])
@@ -530,7 +513,7 @@ def _divided(clients: Sequence[Sequence[Split]]) -> tuple[Split, np.ndarray]:
         clients=np.repeat(np.repeat(np.arange(len(clients)), 2), sizes),
         held=held,
     )
-    return train, held
+    return train, train.take(np.flatnonzero(held))
 
 
 def _samples_together(parts: Sequence[np.ndarray | Lazy]) -> np.ndarray | Lazy:

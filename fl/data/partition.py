@@ -97,10 +97,9 @@ def make_partition(
         raise UserError(f"{num_clients} clients; allowed: 1 or more")
     if not 0 < alpha <= MAX_ALPHA:
         raise UserError(f"alpha {alpha}; allowed: above 0, up to {MAX_ALPHA:g}")
+    test: Lists = []
     if config.kind == "natural":
         lists, test = _natural_lists(owners, num_clients, seed)
-        if any(map(len, test)):
-            return _counted(lists, test, labels, num_classes)
     elif owners is not None and owners[1].any():
         raise UserError(
             f"partition.kind {config.kind} would train on samples that are for clients' own tests; "
@@ -110,10 +109,9 @@ def make_partition(
         lists = _drawn(labels, num_clients, num_classes, config, alpha, seed, domains)
     else:
         lists, test = read_lists(Path(config.file), num_clients, len(labels), taken)
-        if any(map(len, test)):
-            return _counted(lists, test, labels, num_classes)
-    train, test = _split(lists, config.test_fraction or 0.0, seed, "hold-out")
-    return _counted(train, test, labels, num_classes)
+    if not any(map(len, test)):
+        lists, test = _split(lists, config.test_fraction or 0.0, seed, "hold-out")
+    return _counted(lists, test, labels, num_classes)
 
 
 def _drawn(
