@@ -158,7 +158,8 @@ def read_run(run_dir: Path) -> RunRecord:
     config = _read_config(run_dir)
     events = read_events(run_dir / "metrics.jsonl")
     partition = _read_partition(run_dir / "partition.json")
-    rounds = round_ends(events)
+    ends = {event.round: event for event in events if isinstance(event, RoundEnd)}
+    rounds = [ends[number] for number in sorted(ends)]
     many = [r for r in rounds if r.rounds > 1]
     return RunRecord(
         path=run_dir,
@@ -254,12 +255,6 @@ def fusion_accuracy(events: list[Event]) -> dict[int, float]:
     return found
 
 
-def round_ends(events: list[Event]) -> list[RoundEnd]:
-    """The rounds, ascending."""
-    found = {event.round: event for event in events if isinstance(event, RoundEnd)}
-    return [found[number] for number in sorted(found)]
-
-
 def client_rows(events: list[Event]) -> dict[int, ClientRow]:
     """What each client reported, summed over the rounds, by client id."""
     return {
@@ -315,10 +310,6 @@ def client_ends(events: list[Event]) -> dict[int, list[ClientEnd]]:
 
 def client_failures(events: list[Event]) -> list[AttemptFailed | ClientDropped]:
     """The failures since the run was last started, in their order."""
-    failures: list[AttemptFailed | ClientDropped] = []
-    for event in events:
-        if isinstance(event, RunStart):
-            failures.clear()
-        elif isinstance(event, AttemptFailed | ClientDropped):
-            failures.append(event)
-    return failures
+    starts = [place for place, event in enumerate(events) if isinstance(event, RunStart)]
+    since = events[max(starts, default=0) :]
+    return [event for event in since if isinstance(event, AttemptFailed | ClientDropped)]

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import onefold
 from fl.methods.registry import METHODS
-from tests.undrawn import WRITE_REPORT, draw_nothing
 
 
 def standard(values: np.ndarray) -> np.ndarray:
@@ -54,6 +53,7 @@ DATA: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
+undrawn = pytest.mark.usefixtures("undrawn")
 
 
 def run(kind: str, **settings: Any) -> onefold.Result:
@@ -117,6 +117,7 @@ def test_a_loss_of_logarithms_is_warned_of_since_r2_is_of_the_answers(
         assert ("R2 is of the answers as they are" in caplog.text) == warned
 
 
+@undrawn
 def test_r2_is_scikit_learns_but_for_whose_variance_it_is() -> None:
     result = run("diabetes")
     x, y = DIABETES
@@ -127,27 +128,25 @@ def test_r2_is_scikit_learns_but_for_whose_variance_it_is() -> None:
     assert len(x) == len(y) == len(split.train.labels) + len(split.test.labels)
 
 
-def test_a_run_on_ray_is_the_one_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
+@undrawn
+def test_a_run_on_ray_is_the_one_in_process() -> None:
     here, there = run("text"), run("text", runtime="ray", name="ray")
     assert here.accuracy == there.accuracy
     for one, other in zip(here.model.parameters(), there.model.parameters(), strict=True):
         assert torch.equal(one, other)
 
 
-def test_own_models_are_scored_by_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
+@undrawn
+def test_own_models_are_scored_by_it_too() -> None:
     result = run("diabetes", method="local")
     assert (result.metric, result.figures["scored_on"]) == ("R2", "clients")
     assert result.accuracy == pytest.approx(np.mean(result.figures["client_accuracy"]))
     assert result.accuracy < 0.5
 
 
+@undrawn
 @pytest.mark.parametrize("method", METHODS)
-def test_a_method_takes_values_or_says_which_do(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
+def test_a_method_takes_values_or_says_which_do(method: str) -> None:
     further: dict[str, Any] = {} if METHODS[method].one_shot else {"rounds": 2}
     able = METHODS[method].any_targets
     if not able:

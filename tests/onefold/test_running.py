@@ -13,6 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import onefold
+from fl.data.catalogue import REGISTERED, register_dataset
+from fl.data.partition_file import read_lists
+from onefold.running import partition_arguments
 from tests.tutorials import blocks, type_commands, write_files
 
 
@@ -71,6 +74,7 @@ def test_own_data_and_model_with_a_method_of_onefolds() -> None:
     assert torch.equal(again(images), result.model(images))
 
 
+@quick
 @pytest.mark.parametrize(
     ("weights", "line"),
     [
@@ -108,6 +112,7 @@ def outcome_of(kind: str, model: nn.Module, before: Any, server: Any) -> Any:
     }[kind]
 
 
+@quick
 @pytest.mark.parametrize(
     ("kind", "line"),
     [
@@ -147,6 +152,7 @@ class Centred(Tiny):
         return super().forward(images - images.mean(0))
 
 
+@quick
 @pytest.mark.parametrize(
     ("model", "reason"),
     [(Noisy, "draws random numbers"), (Centred, "depends on the batch's other samples")],
@@ -170,6 +176,7 @@ def test_a_test_on_training_samples_is_told(caplog: pytest.LogCaptureFixture) ->
     assert "120 test samples equal a training sample." in result.report.read_text()
 
 
+@quick
 @pytest.mark.parametrize(
     "less", [{}, {"data.max_train": 60}, {"data.validation": 0.2}], ids=["all", "fewer", "held out"]
 )
@@ -444,3 +451,33 @@ def test_a_client_that_exits_fails_and_does_not_end_the_launch() -> None:
 
     with pytest.raises(onefold.ClientFailed, match=r"client 0 \(Exits\) failed: SystemExit: 0"):
         run(model=Exits)
+
+
+# A partition of one's own, as arguments of the command.
+
+
+def test_lists_are_kept_under_a_name_made_of_them(tmp_path: Path) -> None:
+    lists = [np.array([0, 2]), [1, 3, 4]]
+    arguments = partition_arguments(lists, None, tmp_path)
+    assert arguments == partition_arguments(lists, None, tmp_path)
+    assert arguments != partition_arguments(lists[::-1], None, tmp_path)
+    options = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    assert (options["--partition.kind"], options["--num-clients"]) == ("file", "2")
+    train, _ = read_lists(Path(options["--partition.file"]), 2, 5)
+    assert [own.tolist() for own in train] == [[0, 2], [1, 3, 4]]
+
+
+def test_a_partitioner_of_flwr_datasets_cuts_by_the_labels(tmp_path: Path) -> None:
+    partitioner = pytest.importorskip("flwr_datasets.partitioner")
+    labels = np.arange(90) % 3
+    register_dataset("own", (np.zeros((90, 1, 8, 8)), labels))
+    cut = partitioner.ShardPartitioner(
+        num_partitions=3, partition_by="label", num_shards_per_partition=1, shuffle=False
+    )
+    train = REGISTERED["own"].train
+    own = train.labels
+    arguments = partition_arguments(cut, (), tmp_path)
+    assert arguments[-2:] == ["--num-clients", "3"]
+    indices, _ = read_lists(Path(arguments[3]), 3, len(own), train.taken)
+    assert sorted(np.concatenate(indices).tolist()) == list(range(len(own)))
+    assert all(len(set(own[rows])) <= 2 for rows in indices)
