@@ -11,8 +11,8 @@ from typing import Annotated
 import tyro
 
 from fl.command import run_command
-from fl.data.datasets import NAMES, dataset_info
-from fl.data.files import DAMAGED, Problems, describe, find_problems, how_to_get, open_split
+from fl.data.datasets import NAMES, load
+from fl.data.files import TORCHVISION, open_split, remove_damaged
 from fl.errors import UserError, reason_of, unknown
 from fl.own_process import run_as_command
 
@@ -50,29 +50,24 @@ def prepare(name: str, data_root: Path) -> str:
     """Makes data set `name` ready under `data_root`; returns one line on what was done.
 
     Downloads only where files are missing or damaged. Raises UserError for an unknown name, and
-    where the files cannot be fetched or written.
+    where the files cannot be fetched, written or read.
     """
-    dataset_info(name)
     if name == "digits":
         return "digits: comes with Onefold, nothing to fetch"
-    problems = find_problems(name, data_root)
-    if not problems:
+    try:
+        load(name, data_root)
         return f"{name}: already whole in {data_root}, nothing to fetch"
-    if name == "cinic10":
-        raise UserError(f"{name}: {describe(problems)}; {how_to_get(name, data_root)}")
-    _download(name, data_root, problems)
-    remaining = find_problems(name, data_root)
-    if remaining:
-        raise UserError(f"{name}: still not usable after fetching: {describe(remaining)}")
+    except UserError:
+        if name not in TORCHVISION:
+            raise
+    _download(name, data_root)
+    load(name, data_root)
     return f"{name}: fetched into {data_root}"
 
 
-def _download(name: str, data_root: Path, problems: Problems) -> None:
+def _download(name: str, data_root: Path) -> None:
     try:
-        for path, state in problems.items():
-            # For the MNIST family torchvision only checks whether a file exists.
-            if state == DAMAGED:
-                path.unlink()
+        remove_damaged(name, data_root)
         for train in (True, False):
             open_split(name, data_root, train=train, download=True)
     except (OSError, HTTPException, RuntimeError) as error:

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fl.bounds import Count, OneOf, Settings
-from fl.data.files import describe, find_problems, how_to_get, read_cinic10, read_torchvision
+from fl.data.files import read_cinic10, read_torchvision
 from fl.data.lazy import Augment, Lazy
 from fl.errors import UserError, unknown
 from fl.inputs import Inputs
@@ -293,8 +293,6 @@ def _read(name: str, data_root: Path) -> Arrays:
         return read_digits()
     if (kept := find_arrays(name, data_root)) is not None:
         return kept
-    if problems := find_problems(name, data_root):
-        raise UserError(f"{name}: {describe(problems)}; {how_to_get(name, data_root)}")
     read = read_cinic10 if name == "cinic10" else partial(read_torchvision, name)
     found: Arrays = {}
     for split in ("train", "test"):
@@ -307,6 +305,9 @@ def _read(name: str, data_root: Path) -> Arrays:
 def _check(name: str, info: DatasetInfo, split: Split) -> None:
     """Refuses complete files with wrong content, such as another data set's under this name."""
     images, labels = split.images, split.labels
+    if images.shape[1:] != info.inputs.shape:
+        shapes = f"{images.shape[1:]} in its files; allowed: {info.inputs.shape}"
+        raise UserError(f"{name}: images of shape {shapes}")
     if len(images) != len(labels):
         raise UserError(f"{name}: {len(images)} images but {len(labels)} labels in its files")
     if labels.min() < 0 or labels.max() >= info.num_classes:

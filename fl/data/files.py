@@ -1,16 +1,12 @@
-"""The data sets' own files: read, and checked before torchvision fails on what is missing."""
+"""The data sets' own files, read by torchvision, which checks them; and CINIC-10's."""
 
-import math
-import struct
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fl.data.image_files import read_image
-from fl.errors import UserError
+from fl.errors import UserError, reason_of
 
 # CINIC-10: CIFAR-10's classes with ImageNet's images beside, a folder of PNG files per class.
 #
@@ -23,12 +19,6 @@ CINIC10_CLASSES = (
     *("dog", "frog", "horse", "ship", "truck"),
 )
 CINIC10_SIDE = 32
-
-
-def cinic10_missing(root: Path) -> list[Path]:
-    """The folders of classes that there should be and are not, or that hold no image."""
-    folders = [root / CINIC10 / s / c for s in ("train", "valid", "test") for c in CINIC10_CLASSES]
-    return [folder for folder in folders if not any(folder.glob("*.png"))]
 
 
 def read_cinic10(root: Path, *, train: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -53,11 +43,11 @@ def _labelled(folder: Path) -> list[tuple[Path, int]]:
     """The images with their classes, which have as many each, else the archive is not whole."""
     found = [sorted((folder / name).glob("*.png")) for name in CINIC10_CLASSES]
     counts = {len(files): name for files, name in zip(found, CINIC10_CLASSES, strict=True)}
-    if len(counts) > 1:
-        fewest = min(counts)
+    fewest = min(counts)
+    if len(counts) > 1 or not fewest:
         raise UserError(
-            f"{folder / counts[fewest]} holds {fewest} images, other classes {max(counts)}: "
-            "unpack the whole archive"
+            f"{folder / counts[fewest]} holds {fewest} images, other classes {max(counts)}: unpack "
+            f"CINIC-10's archive to {folder.parent}; Onefold does not fetch it"
         )
     return [(file, label) for label, files in enumerate(found) for file in files]
 
@@ -74,26 +64,32 @@ TORCHVISION = {
 }
 
 
-def torchvision_class(name: str) -> Any:
-    """The torchvision class that reads data set `name`."""
-    from torchvision import datasets
-
-    return getattr(datasets, TORCHVISION[name])
-
-
 def open_split(name: str, root: Path, *, train: bool, download: bool = False) -> Any:
     """The torchvision data set of one split; with `download`, missing files are fetched first."""
+    from torchvision import datasets
+
     split: dict[str, object] = {"train": train}
     if name == "svhn":
         split = {"split": "train" if train else "test"}
     if name == "emnist":
         split["split"] = "balanced"
-    return torchvision_class(name)(root, download=download, **split)
+    return getattr(datasets, TORCHVISION[name])(root, download=download, **split)
 
 
 def read_torchvision(name: str, root: Path, *, train: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Returns uint8 images (N, C, H, W), upright, and int64 labels (N,) of one split."""
-    source = open_split(name, root, train=train)
+    """Returns uint8 images (N, C, H, W), upright, and int64 labels (N,) of one split.
+
+    Raises:
+        UserError: files are missing, or are not what their headers or torchvision's MD5 sums say.
+    """
+    try:
+        source = open_split(name, root, train=train)
+    except Exception as error:  # of many kinds, by what is damaged
+        reason = reason_of(error) if isinstance(error, OSError) else "missing or damaged"
+        raise UserError(
+            f"{name}: files in {root}: {reason}; `onefold data prepare {name} --data-root {root}` "
+            "fetches them"
+        ) from None
     images = np.asarray(source.data)
     if name == "emnist":
         images = images.transpose(0, 2, 1)  # the files hold every image transposed
@@ -105,96 +101,13 @@ def read_torchvision(name: str, root: Path, *, train: bool) -> tuple[np.ndarray,
     return np.ascontiguousarray(images), np.asarray(labels, dtype=np.int64)
 
 
-MISSING = "missing"
-DAMAGED = "truncated or damaged"
-LISTED = 8
-"""Files that a line lists, at most."""
+def remove_damaged(name: str, root: Path) -> None:
+    """Deletes files that cannot be read of the MNIST family, of whose files torchvision only asks
+    whether they are there before it fetches them."""
+    from torchvision.datasets.mnist import read_image_file, read_label_file
 
-# Torchvision's paths of the MNIST family below the data root, up to images or labels.
-IDX_STEMS = {
-    "mnist": ("MNIST/raw/train", "MNIST/raw/t10k"),
-    "fmnist": ("FashionMNIST/raw/train", "FashionMNIST/raw/t10k"),
-    "emnist": ("EMNIST/raw/emnist-balanced-train", "EMNIST/raw/emnist-balanced-test"),
-}
-IDX_PARTS: dict[str, tuple[int, ...]] = {"images-idx3": (28, 28), "labels-idx1": ()}
-
-IsWhole = Callable[[Path], bool]
-Problems = dict[Path, str]
-"""Files that cannot be used, each MISSING, DAMAGED or with the system's message."""
-
-
-def find_problems(name: str, root: Path) -> Problems:
-    """The files of data set `name` under `root` that are missing or not whole; empty if usable.
-
-    The MNIST family's files are checked against their own headers, the others against torchvision's
-    MD5 sums; of CINIC-10's 270,000 files it is only looked whether there are any for each class.
-    """
-    if name == "digits":
-        return {}
-    if name == "cinic10":
-        return dict.fromkeys(cinic10_missing(root), MISSING)
-    files = _idx_files(name, root) if name in IDX_STEMS else _md5_files(name, root)
-    states = {path: _state(path, is_whole) for path, is_whole in files}
-    return {path: state for path, state in states.items() if state}
-
-
-def how_to_get(name: str, root: Path) -> str:
-    """What to do about missing or damaged files, as the end of a line."""
-    if name == "cinic10":
-        return f"unpack CINIC-10's archive to {root / CINIC10}; Onefold does not fetch it"
-    return f"`onefold data prepare {name} --data-root {root}` fetches them"
-
-
-def describe(problems: Problems) -> str:
-    """One line: each state once, followed by the files in that state."""
-    parts = []
-    for state in dict.fromkeys(problems.values()):
-        paths = [str(path) for path in problems if problems[path] == state]
-        more = [f"{len(paths) - LISTED} more"] if len(paths) > LISTED else []
-        parts.append(f"{state}: " + ", ".join([*paths[:LISTED], *more]))
-    return "; ".join(parts)
-
-
-def _state(path: Path, is_whole: IsWhole) -> str:
-    """The state of a file, "" where nothing is wrong."""
-    try:
-        if not path.is_file():
-            return MISSING
-        return "" if is_whole(path) else DAMAGED
-    except OSError as error:
-        return error.strerror or "unreadable"
-
-
-def _idx_files(name: str, root: Path) -> list[tuple[Path, IsWhole]]:
-    return [
-        (root / f"{stem}-{part}-ubyte", partial(_is_idx, item_shape=item_shape))
-        for stem in IDX_STEMS[name]
-        for part, item_shape in IDX_PARTS.items()
-    ]
-
-
-def _is_idx(path: Path, item_shape: tuple[int, ...]) -> bool:
-    """Whether the file has an idx header for such items, and the size that the header states."""
-    words = 2 + len(item_shape)
-    with path.open("rb") as file:
-        header = file.read(4 * words)
-    if len(header) < 4 * words:
-        return False
-    kind, count, *shape = struct.unpack(f">{words}I", header)
-    right_kind = kind == 0x800 + words - 1  # unsigned bytes, and how many dimensions
-    right_length = path.stat().st_size == len(header) + count * math.prod(shape)
-    return right_kind and count > 0 and tuple(shape) == item_shape and right_length
-
-
-def _md5_files(name: str, root: Path) -> list[tuple[Path, IsWhole]]:
-    from torchvision.datasets.utils import check_integrity
-
-    source = torchvision_class(name)
-    if name == "svhn":
-        folder = root
-        listed = [source.split_list[split][1:] for split in ("train", "test")]
-    else:
-        folder = root / source.base_folder
-        meta = (source.meta["filename"], source.meta["md5"])
-        listed = [*source.train_list, *source.test_list, meta]
-    return [(folder / file, partial(check_integrity, md5=md5)) for file, md5 in listed]
+    for file in root.glob(f"{TORCHVISION[name]}/raw/*-ubyte"):
+        try:
+            (read_image_file if "images" in file.name else read_label_file)(str(file))
+        except (RuntimeError, ValueError, TypeError, LookupError, AssertionError):
+            file.unlink()

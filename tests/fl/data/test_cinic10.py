@@ -8,7 +8,7 @@ from PIL import Image
 
 from fl.data.__main__ import prepare
 from fl.data.datasets import load
-from fl.data.files import CINIC10_CLASSES, find_problems
+from fl.data.files import CINIC10_CLASSES
 from fl.errors import UserError
 
 
@@ -37,7 +37,6 @@ def test_training_images_are_those_of_train_and_valid(root: Path) -> None:
 
 
 def test_an_image_that_is_replaced_is_seen(root: Path) -> None:
-    assert find_problems("cinic10", root) == {}
     load("cinic10", root)
     Image.new("RGB", (32, 32), (255, 0, 0)).save(root / "CINIC-10/test/airplane/image-0.png")
     assert load("cinic10", root).test.images[0].max() == 255
@@ -53,14 +52,13 @@ def test_a_missing_class_is_named_with_what_to_do(root: Path) -> None:
     folder = root / "CINIC-10" / "valid" / "frog"
     for file in folder.iterdir():
         file.unlink()
-    assert [*find_problems("cinic10", root)] == [folder]
     for refuse in (lambda: load("cinic10", root), lambda: prepare("cinic10", root)):
-        with pytest.raises(UserError, match=r"valid/frog; unpack CINIC-10's archive to .*does not"):
+        with pytest.raises(UserError, match=r"valid/frog holds 0 .* 2: unpack .* to .*does not"):
             refuse()
 
 
 def test_nothing_there_is_one_short_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="22 more; unpack"):
+    with pytest.raises(UserError, match=r"holds 0 images, .* unpack CINIC-10's archive"):
         load("cinic10", tmp_path)
 
 

@@ -1,21 +1,15 @@
-"""What is wrong with a data set's files: each named, with its state, and none that is whole."""
+"""What is wrong with a data set's files is refused in one line, before anything trains on them."""
 
-import re
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fl.data.datasets import NAMES
-from fl.data.files import DAMAGED, MISSING, describe, find_problems
-from tests.fl.data.fake_files import (
-    IDX_STEMS,
-    fake_images,
-    write_cifar,
-    write_idx,
-    write_idx_family,
-    write_svhn,
-)
+from fl.data.datasets import load
+from fl.data.files import remove_damaged
+from fl.errors import UserError
+from tests.fl.data.fake_files import fake_images, write_cifar, write_idx, write_idx_family
 
 IMAGES = "MNIST/raw/train-images-idx3-ubyte"
 LABELS = "MNIST/raw/t10k-labels-idx1-ubyte"
@@ -28,37 +22,18 @@ def mnist(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(root: Path, name: str = "mnist") -> dict[str, str]:
-    """State of each file that cannot be used, by its path below the root."""
-    problems = find_problems(name, root)
-    return {str(path.relative_to(root)): state for path, state in problems.items()}
+def refused(root: Path, name: str = "mnist", why: str = "missing or damaged") -> None:
+    with pytest.raises(UserError) as caught:
+        load(name, root)
+    remedy = f"`onefold data prepare {name} --data-root {root}` fetches them"
+    assert str(caught.value) == f"{name}: files in {root}: {why}; {remedy}"
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "cinic10"])
-def test_whole_files_have_no_problem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    if name in IDX_STEMS:
-        write_idx_family(tmp_path, name)
-    elif name == "svhn":
-        write_svhn(tmp_path, monkeypatch)
-    elif name != "digits":  # which come with the package
-        write_cifar(tmp_path, name, monkeypatch)
-    assert found(tmp_path, name) == {}
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "digits"])
-def test_an_empty_folder_lacks_every_file(tmp_path: Path, name: str) -> None:
-    states = found(tmp_path, name)
-    assert len(states) >= 2
-    assert set(states.values()) == {MISSING}
-
-
-def test_only_what_is_missing_is_named_and_a_folder_is_no_file(mnist: Path) -> None:
+def test_a_missing_file_is_refused_and_a_folder_is_no_file(mnist: Path) -> None:
     (mnist / LABELS).unlink()
-    assert found(mnist) == {LABELS: MISSING}
+    refused(mnist)
     (mnist / LABELS).mkdir()
-    assert found(mnist) == {LABELS: MISSING}
+    refused(mnist)
 
 
 @pytest.mark.parametrize("length", [0, 3, 10, 16, 1000, 47_055, 47_057])
@@ -66,34 +41,28 @@ def test_a_file_of_another_length_than_its_header_says_is_damaged(mnist: Path, l
     whole = (mnist / IMAGES).read_bytes()
     assert len(whole) == 16 + 60 * 28 * 28 == 47_056
     (mnist / IMAGES).write_bytes((whole + b"\0")[:length])
-    assert found(mnist) == {IMAGES: DAMAGED}
+    refused(mnist)
+    remove_damaged("mnist", mnist)
+    assert len([*(mnist / "MNIST/raw").iterdir()]) == 3
+    assert not (mnist / IMAGES).exists()
 
 
-@pytest.mark.parametrize(
-    "images", [fake_images(60, 8, 8), fake_images(60, 28), fake_images(60, 28, 28)[:0]], ids=len
-)
-def test_images_of_another_size_and_none_at_all_are_refused(
-    mnist: Path, images: np.ndarray
-) -> None:
+@pytest.mark.parametrize("images", [fake_images(60, 28), fake_images(60, 28, 28)[:0]], ids=len)
+def test_images_without_sides_and_none_at_all_are_damage(mnist: Path, images: np.ndarray) -> None:
     write_idx(mnist / IMAGES, images)
-    assert found(mnist) == {IMAGES: DAMAGED}
+    refused(mnist)
 
 
-def test_missing_and_damaged_files_are_listed_apart(tmp_path: Path) -> None:
-    write_idx_family(tmp_path, "emnist")
-    stem = tmp_path / IDX_STEMS["emnist"][1]
-    Path(f"{stem}-images-idx3-ubyte").unlink()
-    Path(f"{stem}-labels-idx1-ubyte").write_bytes(b"an error page")
-    said = describe(find_problems("emnist", tmp_path))
-    assert re.fullmatch(r"missing: \S+images\S+; truncated or damaged: \S+labels\S+", said)
+def test_values_of_another_type_are_damage(mnist: Path) -> None:
+    header = struct.pack(">4I", 0xC03, 60, 28, 28)  # 32 bits each
+    (mnist / IMAGES).write_bytes(header + bytes(4 * 60 * 28 * 28))
+    refused(mnist)
 
 
-def test_each_state_is_said_once_in_one_line() -> None:
-    paths = [Path("a"), Path("b"), Path("c")]
-    states = [DAMAGED, MISSING, DAMAGED]
-    problems = dict(zip(paths, states, strict=True))
-    assert describe(problems) == "truncated or damaged: a, c; missing: b"
-    assert describe({}) == ""
+def test_images_of_another_size_are_refused(mnist: Path) -> None:
+    write_idx(mnist / IMAGES, fake_images(60, 8, 8))
+    with pytest.raises(UserError, match=r"mnist: images of shape \(1, 8, 8\) in its files"):
+        load("mnist", mnist)
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
@@ -105,14 +74,14 @@ def test_a_changed_byte_in_cifar_is_damage(
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    assert found(tmp_path, name) == {str(path.relative_to(tmp_path)): DAMAGED}
+    refused(tmp_path, name)
 
 
 def test_a_file_the_system_will_not_open_is_reported_in_its_words(
     mnist: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
+        raise PermissionError(13, "Permission denied", IMAGES)
 
-    monkeypatch.setattr(Path, "open", refuse)
-    assert found(mnist)[IMAGES] == "Permission denied"
+    monkeypatch.setattr("torchvision.datasets.mnist.read_image_file", refuse)
+    refused(mnist, why=f"[Errno 13] Permission denied: '{IMAGES}'")
