@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from fl.bounds import Count, OneOf, Settings
@@ -92,8 +92,8 @@ def find_arrays(name: str, root: Path) -> Arrays | None:
     """The arrays that :func:`save` wrote for the data set's files as they are now; else None."""
     path = _path(name, root)
     try:
-        arrays = {k: tensor.numpy() for k, tensor in load_file(no_pipe(path)).items()}
-        with safe_open(path, "np") as file:
+        with safe_open(no_pipe(path), "pt") as file:
+            arrays = {name: file.get_tensor(name).numpy() for name in file.keys()}  # noqa: SIM118
             about = file.metadata() or {}
     except FileNotFoundError:
         return None
