@@ -35,6 +35,11 @@ def resolve(backend: str, device: torch.device) -> str:
     return backend
 
 
+def fuses(device: torch.device) -> bool:
+    """Whether a training step's pieces are computed there by kernels of this package."""
+    return resolve("auto", device) == "triton"
+
+
 def grouping(backend: str) -> Callable[[Tensor, Tensor, int], Groups]:
     """The `Groups` class of a resolved backend, torch or triton, for (N, F) samples."""
     if backend == "torch":

@@ -27,11 +27,11 @@ def drop(x: Tensor, keys: Tensor, stream: int, p: float, backend: str = "auto") 
         p: in (0, 1].
         backend: auto, torch or triton; see :func:`kernels.backends.resolve`.
     """
-    threshold, scale = round(p * 2**BITS), 1 / (1 - p) if p < 1 else 0.0
+    first, threshold, scale = numbers_of(stream, p)
     if resolve(backend, x.device) == "triton":
         from kernels.triton_dropout import dropped
 
-        return dropped(x, keys, first_of(stream), threshold, scale)
+        return dropped(x, keys, first, threshold, scale)
     bits = draw_bits(keys, stream, x.shape[1:].numel()).view(x.shape)
     mask = (bits >= threshold).to(x.dtype)
     return x * mask.mul_(scale)
@@ -41,6 +41,12 @@ def draw_bits(keys: Tensor, stream: int, width: int) -> Tensor:
     """(B, width) int64, uniform on 32 bits: ``width`` numbers of a stream for each key (B,)."""
     positions = torch.arange(width, device=keys.device) + first_of(stream)
     return mix(keys.unsqueeze(1) ^ mix(positions & MASK))
+
+
+def numbers_of(stream: int, p: float) -> tuple[int, int, float]:
+    """A stream's first position, the number below which bits drop a unit, and the factor on the
+    others."""
+    return first_of(stream), round(p * 2**BITS), 1 / (1 - p) if p < 1 else 0.0
 
 
 def first_of(stream: int) -> int:

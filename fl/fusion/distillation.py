@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fl.federation import Batch
 from fl.models.ensemble import Ensemble
+from kernels.backends import fuses
 
 KLReduction = Literal["batchmean", "mean"]
 TeacherWeights = Literal["equal", "agreement"]
@@ -64,12 +65,22 @@ class FusionLoss:
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         logits = model(batch["images"])
+        if self.ce_weight and fuses(logits.device):
+            return self._by_kernel(logits, batch)
         loss = logits.new_zeros(())
         if self.ce_weight:
             loss = loss + self.ce_weight * F.cross_entropy(logits, batch["labels"])
         if self.kd_weight:
             loss = loss + self.kd_weight * _kl(logits, batch["teacher_logits"], self.kl_reduction)
         return loss
+
+    def _by_kernel(self, logits: Tensor, batch: Batch) -> Tensor:
+        from kernels.triton_fused import distillation
+
+        teacher = batch["teacher_logits"] if self.kd_weight else logits.detach()
+        of_mean, kd = _divisor(logits, self.kl_reduction), self.kd_weight
+        ce = self.ce_weight / len(logits)
+        return distillation(logits, batch["labels"], teacher, ce, kd / of_mean)
 
 
 class Weighing(nn.Module):
@@ -120,7 +131,11 @@ def _kl(logits: Tensor, teacher: Tensor, reduction: KLReduction) -> Tensor:
         reduction="sum",
     )
     # Divided here, since torch warns that it will change the meaning of its own "mean".
-    return kl / (len(logits) if reduction == "batchmean" else logits.numel())
+    return kl / _divisor(logits, reduction)
+
+
+def _divisor(logits: Tensor, reduction: KLReduction) -> int:
+    return len(logits) if reduction == "batchmean" else logits.numel()
 
 
 @dataclass(frozen=True)

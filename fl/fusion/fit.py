@@ -7,7 +7,7 @@ computes its slice of every batch, and the summed gradient is that of the global
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
@@ -160,7 +160,7 @@ class Fit:
         self._reduced = Reduced(model, config.make_optimizer(), when=config.clip is None)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = config.make_optimizer().for_cohort([self._parameters])
-        self._masks = Masks()
+        self._masks, self._one = Masks(), torch.ones((), device=self._device)
         self._rate = None
         if captured.can_capture(self._device) and config.schedule != "constant":
             self._rate = self._optimizer.lr = torch.zeros((), device=self._device)
@@ -211,7 +211,7 @@ class Fit:
         """Trains one epoch; the loss of each step, over the whole batch."""
         self._model.train()
         with (
-            sample_dropout(self._model) if self._apart else nullcontext(Masks()) as self._masks,
+            self._dropout() as self._masks,
             self._whole.watching() if self._whole else nullcontext(),
             nullcontext() if self._ours else streams_restored(),
         ):
@@ -221,6 +221,11 @@ class Fit:
             begin = partial(self._begin_step, epoch, len(batches))
             return self._steps.train(batches, common, begin)
 
+    def _dropout(self) -> AbstractContextManager[Masks]:
+        if not self._apart:
+            return nullcontext(Masks())
+        return sample_dropout(self._model, fused=self._ours)
+
     def _step(self, batch: Batch) -> Tensor:
         """A step of this rank alone; returns its loss."""
         self._masks.start_step(batch["key"])
@@ -229,7 +234,8 @@ class Fit:
         cached = not captured.can_capture(self._device)
         with torch.autocast(self._device.type, torch.bfloat16, bf16, cached):
             loss = self._spec.loss(self._model, batch)
-        minimise([Step(loss)], [self._parameters], self._optimizer, self._adjust)
+        step = Step(loss, one=self._one)
+        minimise([step], [self._parameters], self._optimizer, self._adjust)
         return loss.detach()
 
     def _train_with_others(self, epoch: int, batches: Sequence[Tensor]) -> list[Tensor]:

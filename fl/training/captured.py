@@ -20,6 +20,7 @@ from fl.training.epochs import Epochs, Planned
 from fl.training.masks import key_of_all, sample_dropout
 from fl.training.recipe import MeanLoss, Recipe, Step, minimise, one_by_one, optimizer_of, own_steps
 from fl.training.reduced import reduced
+from kernels.backends import fuses
 from kernels.dropout import mix
 
 WARM_UP = 2
@@ -72,9 +73,20 @@ class Replayed:
             self._eager = -1
 
 
+LAID_OUT = 1024
+"""Bytes of a row up to which a column is put into an epoch's order at once."""
+
+ROWS = "/rows"
+"""The name of their numbers, which no column has."""
+
+
 class DeviceSteps:
     """Steps on batches of samples that lie on the device. What differs from one full batch to the
-    next is read there, at a counter, so that a GPU replays one step for all of them."""
+    next is read there, at a counter, so that a GPU replays one step for all of them.
+
+    At an epoch's beginning its full batches are laid out, one after the other: each one's rows and
+    keys and, of columns with short rows, what these hold. So a step reads all of that at once.
+    """
 
     def __init__(
         self, columns: Batch, size: int, step: Callable[[Batch], Tensor], epochs: int
@@ -83,13 +95,23 @@ class DeviceSteps:
         them in a full batch; returns its loss, a scalar."""
         self._columns, self._size, self._step = columns, size, step
         first = next(iter(columns.values()))
-        whole = len(first) // size
-        self._order = torch.zeros(whole, size, dtype=torch.int64).to(first.device)
+        self._device, whole = first.device, len(first) // size
+        self._short = [name for name, own in columns.items() if own[:1].nbytes <= LAID_OUT]
+        one = self._parts(torch.zeros(1, size, dtype=torch.int64).to(self._device), 0)
+        self._forms = {name: (part.dtype, part.shape[1:]) for name, part in one.items()}
+        self._bytes = [part.nbytes for part in one.values()]
+        self._laid = torch.zeros(whole, sum(self._bytes), dtype=torch.uint8).to(self._device)
         self._losses: Tensor | None = None
-        self._numbers = torch.arange(whole).to(first.device)
-        self._next = torch.zeros(1, dtype=torch.int64).to(first.device)
-        self._common = torch.zeros_like(self._next)
-        self._full_step = Replayed(self._take_next, first.device, whole * epochs)
+        self._numbers = torch.arange(whole).to(self._device)
+        self._next = torch.zeros(1, dtype=torch.int64).to(self._device)
+        self._full_step = Replayed(self._take_next, self._device, whole * epochs)
+
+    def _parts(self, rows: Tensor, common: int) -> dict[str, Tensor]:
+        """What is laid out of batches with these rows (batches, size), the widest numbers first:
+        so each begins at a multiple of its own width."""
+        short = {name: self._columns[name][rows] for name in self._short if name != "key"}
+        parts = {**short, ROWS: rows, "key": mix(rows ^ common)}
+        return dict(sorted(parts.items(), key=lambda item: -item[1].element_size()))
 
     def train(
         self,
@@ -106,29 +128,46 @@ class DeviceSteps:
         """
         whole = [rows for rows in batches if len(rows) == self._size]
         if whole:
-            self._order[: len(whole)] = torch.stack(whole)
+            parts = self._parts(torch.stack(whole), common).values()
+            flat = [part.flatten(1).contiguous().view(torch.uint8) for part in parts]
+            self._laid[: len(whole)] = torch.cat(flat, 1)
         self._next.zero_()
-        self._common.fill_(common)
         others = []
         for number, rows in enumerate(batches):
             before(number)
             if number < len(whole):
                 self._full_step()
             else:
-                others.append(self._take(rows))
+                batch = {name: column[rows] for name, column in self._columns.items()}
+                others.append(self._step({**batch, "key": mix(rows ^ common)}))
         full = [] if self._losses is None else list(self._losses[: len(whole)].clone())
         return [*full, *others]
 
     def _take_next(self) -> None:
-        loss = self._take(self._order.index_select(0, self._next)[0])
+        pieces = self._laid.index_select(0, self._next)[0].split(self._bytes)
+        laid = {
+            # Of its own version: a user's loss may change one in place, and autograd need another.
+            name: piece.view(dtype).view(shape).data
+            for (name, (dtype, shape)), piece in zip(self._forms.items(), pieces, strict=True)
+        }
+        rows, key = laid.pop(ROWS), laid.pop("key")
+        columns = self._columns.items()
+        batch = {n: laid[n] if n in laid else column[rows] for n, column in columns}
+        loss = self._step({**batch, "key": key})
         if self._losses is None:  # in the first step, of the losses' type
-            self._losses = loss.new_zeros(len(self._order))
-        self._losses.copy_(torch.where(self._numbers == self._next, loss, self._losses))
-        self._next += 1
+            self._losses = loss.new_zeros(len(self._laid))
+        self._record(loss, self._losses)
 
-    def _take(self, rows: Tensor) -> Tensor:
-        batch = {name: column[rows] for name, column in self._columns.items()}
-        return self._step({**batch, "key": mix(rows ^ self._common)})
+    def _record(self, loss: Tensor, losses: Tensor) -> None:
+        """Keeps the step's loss, and goes on to the next one."""
+        if fuses(self._device):
+            from kernels.triton_fused import record
+
+            record(losses, loss, self._next)
+            return
+        # Not index_copy_, for which CUDA sorts, as it must be deterministic.
+        torch.where(self._numbers == self._next, loss, losses, out=losses)
+        self._next += 1
 
 
 def is_ours(recipe: Recipe) -> bool:
@@ -159,7 +198,7 @@ def train(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
     stream = f"{in_round('local/dropout', inputs.round)}/{inputs.client.id}"
     with (
         reduced(recipe.model, recipe.optimizer, when=recipe.anchor is None) as own,
-        sample_dropout(recipe.model) as masks,
+        sample_dropout(recipe.model, fused=True) as masks,
     ):
         optimizer = optimizer_of([recipe])
 

@@ -1,15 +1,17 @@
 """Dropout with masks that depend on the samples alone, not on the number of ranks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.models.shapes import AnyDropout, forwards_replaced
 from fl.seeding import seed_for
-from kernels.dropout import MASK, drop, mix
+from kernels.backends import fuses
+from kernels.dropout import MASK, drop, mix, numbers_of
 
 
 def sample_keys(seed: int, purpose: str, epoch: int, rows: Tensor) -> Tensor:
@@ -37,6 +39,10 @@ class Masks:
         """The output of ``layer`` for ``x`` (B, ...)."""
         if not layer.training or layer.p == 0:
             return x
+        return drop(x, *self.next_of(x), layer.p)
+
+    def next_of(self, x: Tensor) -> tuple[Tensor, int]:
+        """The keys of the rows ``x`` (B, ...), and the stream of the next layer's masks."""
         keys, stream = self._keys, self._passed
         self._passed += 1
         if keys is None or len(keys) != len(x):
@@ -44,12 +50,14 @@ class Masks:
                 f"dropout met {len(x)} rows, and the step has {0 if keys is None else len(keys)} "
                 "samples: a loss must pass the model one row for each sample"
             )
-        return drop(x, keys, stream, layer.p)
+        return keys, stream
 
 
 @contextmanager
-def sample_dropout(model: nn.Module) -> Iterator[Masks]:
+def sample_dropout(model: nn.Module, *, fused: bool = False) -> Iterator[Masks]:
     """Inside the context the model's dropout layers take their masks from the result.
+
+    ``fused``: it is of this package, and kernels may compute several of its layers together.
 
     Raises:
         UserError: the model has another kind of dropout than ``nn.Dropout``.
@@ -61,5 +69,61 @@ def sample_dropout(model: nn.Module) -> Iterator[Masks]:
             layers.append(module)
         elif isinstance(module, AnyDropout):
             raise UserError(f"masks by sample are for nn.Dropout, not {type(module).__name__}")
-    with forwards_replaced({layer: partial(masks.drop, layer) for layer in layers}):
+    own = {layer: partial(masks.drop, layer) for layer in layers}
+    with forwards_replaced(own | (_fused(model, masks) if fused else {})):
         yield masks
+
+
+# Layers that one kernel computes together, where there are such kernels.
+
+Layer = Callable[[Tensor], Tensor]
+
+
+def _fused(model: nn.Module, masks: Masks) -> dict[nn.Module, Layer]:
+    """For each plain sequence of layers in a model of this package what computes it by fewer
+    kernels; dropout takes its masks from ``masks``. Empty where no kernel can run."""
+    if not fuses(next(model.parameters()).device):
+        return {}
+    plain = (module for module in model.modules() if type(module) is nn.Sequential)
+    return {layers: partial(_through, _steps(layers, masks)) for layers in plain}
+
+
+def _through(steps: Iterable[Layer], x: Tensor) -> Tensor:
+    for step in steps:
+        x = step(x)
+    return x
+
+
+def _steps(layers: nn.Sequential, masks: Masks) -> list[Layer]:
+    """The layers, of which some are one step."""
+    from kernels.triton_fused import pooled
+
+    steps, rest = list[Layer](), list(layers)
+    while rest:
+        first, *others = rest
+        kinds = [type(layer) for layer in rest[:3]]
+        if kinds == [nn.Linear, nn.ReLU, nn.Dropout] and first.bias is not None:
+            steps.append(partial(_hidden, first, others[1], masks))
+            del rest[:3]
+        elif kinds[:2] == [nn.ReLU, nn.MaxPool2d] and _halves(others[0]):
+            steps.append(pooled)
+            del rest[:2]
+        else:
+            steps.append(rest.pop(0))
+    return steps
+
+
+def _hidden(linear: nn.Linear, dropout: nn.Dropout, masks: Masks, x: Tensor) -> Tensor:
+    """ReLU and dropout of a linear layer's output."""
+    from kernels.triton_fused import hidden
+
+    if not dropout.training or dropout.p == 0 or x.dim() != 2:
+        return masks.drop(dropout, linear(x).relu())
+    keys, stream = masks.next_of(x)
+    return hidden(F.linear(x, linear.weight), linear.bias, keys, *numbers_of(stream, dropout.p))
+
+
+def _halves(pool: nn.Module) -> bool:
+    """Whether a pooling takes the maxima of squares of two and no more."""
+    settings = (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
+    return settings == (2, 2, 0, 1) and not pool.ceil_mode and not pool.return_indices

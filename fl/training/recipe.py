@@ -37,6 +37,8 @@ class Step(NamedTuple):
     """The clients to update, by position."""
     more: Iterable[Tensor] = ()
     """Further losses of the step, each computed when the one before has its gradients."""
+    one: Tensor | None = None
+    """The number 1 on the loss's device, if it is at hand: autograd makes another without it."""
 
 
 def minimise(
@@ -53,12 +55,12 @@ def minimise(
         optimizer: over the same parameters.
         adjust: called before each update, to clip the gradients or to sum them over ranks.
     """
-    for loss, clients, more in steps:
+    for loss, clients, more, one in steps:
         for k in clients:
             for parameter in parameters[k]:
                 parameter.grad = None
         if loss.requires_grad:
-            loss.backward()
+            loss.backward(one)
         for further in more:
             further.backward()
         adjust()

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from fl.models.architectures.vgg import POOLED, VGG9
 from fl.training.optimizers import Adam, AnyOptimizer, Paced, innermost
+from kernels.backends import fuses
 
 LAYER = "classifier.1"
 """The layer W, in a VGG-9."""
@@ -170,6 +171,8 @@ class _Part:
         self.reduced: Tensor = layer.weight
         down, across = (pool.to(pixels) for pool in form.pools)
         self._pool.forward = partial(_seen, down, across.t())
+        if fuses(pixels.device):
+            self._pool.forward = partial(_seen_at_once, _of_both(down, across).t())
 
     def scale_gradient(self) -> None:
         if self._scales and self.reduced.grad is not None:
@@ -195,3 +198,8 @@ class _Part:
 def _seen(down: Tensor, across: Tensor, maps: Tensor) -> Tensor:
     """What V sees of maps (B, C, h, w): (B, C, numbers)."""
     return (down @ maps @ across).flatten(2)
+
+
+def _seen_at_once(both: Tensor, maps: Tensor) -> Tensor:
+    """The same by one product, whatever the maps' layout, which rounds otherwise."""
+    return torch.bmm(maps.flatten(2), both.expand(len(maps), -1, -1))
