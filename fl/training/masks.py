@@ -100,16 +100,14 @@ def _steps(layers: nn.Sequential, masks: Masks) -> list[Layer]:
 
     steps, rest = list[Layer](), list(layers)
     while rest:
-        first, *others = rest
-        kinds = [type(layer) for layer in rest[:3]]
-        if kinds == [nn.Linear, nn.ReLU, nn.Dropout] and first.bias is not None:
-            steps.append(partial(_hidden, first, others[1], masks))
-            del rest[:3]
-        elif kinds[:2] == [nn.ReLU, nn.MaxPool2d] and _halves(others[0]):
-            steps.append(pooled)
-            del rest[:2]
-        else:
-            steps.append(rest.pop(0))
+        match rest:
+            case [nn.Linear(bias=Tensor()) as linear, nn.ReLU(), nn.Dropout() as dropout, *after]:
+                steps.append(partial(_hidden, linear, dropout, masks))
+            case [nn.ReLU(), nn.MaxPool2d() as pool, *after] if _halves(pool):
+                steps.append(pooled)
+            case [layer, *after]:
+                steps.append(layer)
+        rest = after
     return steps
 
 
@@ -123,7 +121,7 @@ def _hidden(linear: nn.Linear, dropout: nn.Dropout, masks: Masks, x: Tensor) -> 
     return hidden(F.linear(x, linear.weight), linear.bias, keys, *numbers_of(stream, dropout.p))
 
 
-def _halves(pool: nn.Module) -> bool:
+def _halves(pool: nn.MaxPool2d) -> bool:
     """Whether a pooling takes the maxima of squares of two and no more."""
     settings = (pool.kernel_size, pool.stride, pool.padding, pool.dilation)
     return settings == (2, 2, 0, 1) and not pool.ceil_mode and not pool.return_indices
