@@ -1,8 +1,12 @@
-"""States of unfinished fits on disk, from which a killed run goes on."""
+"""States of unfinished fits on disk, from which a killed run goes on.
+
+A thread writes them while the fit goes on.
+"""
 
 import hashlib
 import io
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -12,6 +16,7 @@ from torch import Tensor
 
 from fl.fusion.fit import FitConfig
 from fl.fusion.rank import Report
+from fl.fusion.state import State
 from fl.json_files import JsonObject
 from fl.server import Loss
 from fl.whole_files import read_sealed, write_sealed
@@ -25,6 +30,8 @@ class Checkpoints:
         self.directory = directory
         self.every = every
         self._saved = monotonic()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="states")
+        self._writing: Future[None] | None = None
 
     def load(self, stage: str, key: str) -> list[Report]:
         """The reports up to the last one, which has the state; none if saved under another key."""
@@ -34,8 +41,26 @@ class Checkpoints:
         return [_report(fields) for fields in saved["reports"]]
 
     def save(self, stage: str, key: str, reports: list[Report]) -> None:
-        """Saves the reports, the last with its state."""
+        """Has the reports be written, the last with its state; waits for what is written now.
+
+        Raises:
+            OSError: what was to be written before could not be.
+        """
+        self.wait()
         self._saved = monotonic()
+        self._writing = self._writer.submit(self._write, stage, key, list(reports))
+
+    def wait(self) -> None:
+        """Returns once all is written.
+
+        Raises:
+            OSError: it could not be.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write(self, stage: str, key: str, reports: list[Report]) -> None:
         state = {"key": key, "reports": [*map(_fields, reports)]}
         save_tensors(self.path(stage), state, stage)
 
@@ -49,14 +74,13 @@ class Checkpoints:
 
 
 def _fields(report: Report) -> JsonObject:
-    """The report, with its state as a tensor: torch takes ten times as long to save bytes."""
-    state = report.state and torch.frombuffer(bytearray(report.state), dtype=torch.uint8)
-    return {**vars(report), "state": state}
+    fields = vars(report).items()
+    return {name: own.values if isinstance(own, State) else own for name, own in fields}
 
 
 def _report(fields: JsonObject) -> Report:
-    state = fields["state"]
-    return Report(**{**fields, "state": None if state is None else state.numpy().tobytes()})
+    states = {name: State(own) for name in ("state", "memory") if (own := fields[name]) is not None}
+    return Report(**{**fields, **states})
 
 
 def digest_of(tensors: Mapping[str, Tensor], about: str) -> str:

@@ -4,7 +4,6 @@ It runs on one rank or on many. All go through the same global batches in the sa
 computes its slice of every batch, and the summed gradient is that of the global mean.
 """
 
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from fl.bounds import Count, Positive, Settings, Within
 from fl.federation import Batch
 from fl.fusion.group import Group
+from fl.fusion.state import State, put_aside
 from fl.fusion.whole_batch import (
     WholeBatch,
     is_our_loss,
@@ -27,7 +27,6 @@ from fl.fusion.whole_batch import (
     needs_whole_batch,
     says_what_it_is,
 )
-from fl.json_files import JsonObject
 from fl.seeding import seed_for, seed_streams, streams_restored, torch_generator
 from fl.server import Loss
 from fl.training import captured
@@ -40,7 +39,7 @@ from fl.training.reduced import Reduced
 
 Inference = Literal["fp32", "bf16"]
 """Arithmetic of passes without training."""
-STATE_FORM = 3
+STATE_FORM = 4
 """Changes with what a fit's state holds: one of another form is not gone on from."""
 
 
@@ -107,7 +106,7 @@ class FitSpec:
     """Arithmetic of these tests."""
     until: int | None = None
     """The last epoch to train now; None for the last of all."""
-    state: bytes | None = None
+    state: State | None = None
     """State after the epochs trained before, made by :meth:`Fit.state`; None to start anew."""
     state_every: float | None = None
     """Seconds between two states to report; the last epoch's is one. None for none."""
@@ -321,37 +320,27 @@ class Fit:
         key = sample_keys(self._seed, f"{self._spec.streams}/dropout", epoch, rows)
         return {**batch, "key": key.to(self._device)}
 
-    def state(self) -> bytes:
+    def state(self) -> State:
         """Everything that the rest of the fit depends on, beside the arguments it was made with.
 
         After the last epoch that is the model alone; an optimiser's moments are twice its size.
         """
         over = self.done == self._config.epochs
-        file = io.BytesIO()
-        torch.save(
-            {
-                "epoch": self.done,
-                "model": self._reduced.whole(),
-                "reduced": self._reduced.weights,
-                "optimizer": {} if over else self._optimizer.state(),
-            },
-            file,
-        )
-        return file.getvalue()
+        values = {
+            "epoch": self.done,
+            "model": self._reduced.whole(),
+            "reduced": self._reduced.weights,
+            "optimizer": {} if over else self._optimizer.state(),
+        }
+        return put_aside(values, self._device)
 
-    def _load_state(self, state: bytes) -> None:
+    def _load_state(self, state: State) -> None:
         """Restores model, optimiser moments and epoch; the rate is this fit's, which may differ."""
-        loaded = load_state(state, self._device)
+        loaded = state.on(self._device)
         self._reduced.load(loaded["model"], loaded["reduced"])
         self.done = loaded["epoch"]
         if self.done < self._config.epochs:
             self._optimizer.load_state(loaded["optimizer"])
-
-
-def load_state(state: bytes, device: torch.device) -> JsonObject:
-    """The ``epoch``, ``model`` and ``optimizer`` that :meth:`Fit.state` saved."""
-    loaded: JsonObject = torch.load(io.BytesIO(state), map_location=device, weights_only=True)
-    return loaded
 
 
 def _take(tensor: Tensor, rows: Tensor, device: torch.device) -> Tensor:

@@ -19,6 +19,7 @@ from fl.federation import Batch, RunSpec
 from fl.fusion.distillation import agreed_logits
 from fl.fusion.fit import Fit, FitSpec, Inference
 from fl.fusion.group import Group
+from fl.fusion.state import State
 from fl.fusion.synthesis import Draw, Drawn, draw_samples
 from fl.metrics.accuracy import answers, confusion, scores
 from fl.models import Decoder, in_fast_layout
@@ -104,11 +105,11 @@ class Report:
     """Loss of each step, over the whole batch."""
     hits: list[float] | None
     """Right answers for each group of the whole test split, if the model was tested."""
-    state: bytes | None
+    state: State | None
     """Result of :meth:`fl.fusion.fit.Fit.state`, if a state of this epoch was asked for."""
     undivided: str | None = None
     """See :attr:`fl.fusion.fit.Fit.undivided`."""
-    memory: dict[str, Tensor] | None = None
+    memory: State | None = None
     """Memory of the lessons, beside the state: see :class:`fl.server.Lessons`."""
 
 

@@ -21,8 +21,9 @@ from fl.events import Epoch, Events
 from fl.federation import Batch, RunSpec
 from fl.fusion.checkpoints import Checkpoints, digest_of, name_of
 from fl.fusion.distillation import TeacherWeights
-from fl.fusion.fit import STATE_FORM, FitConfig, FitSpec, Inference, load_state
+from fl.fusion.fit import STATE_FORM, FitConfig, FitSpec, Inference
 from fl.fusion.rank import COLUMNS, Rank, Report
+from fl.fusion.state import put_aside
 from fl.fusion.synthesis import PIXEL, Draw, Drawn, plan_draws, portions, share_out, still_asked
 from fl.metrics.accuracy import accuracies
 from fl.models import Decoder
@@ -269,21 +270,24 @@ class Server(ABC):
             key = self._fit_key(spec, given)
             reports = checkpoints.load(stage, key)
         loaded = len(reports)
-        for report in self._reports(spec, given, reports):
-            if report.state:  # the last state is enough
-                reports = [replace(r, state=None, memory=None) for r in reports]
-            reports.append(report)
-            # The state is saved before the event, whose listener may read the checkpoint.
-            # Of samples a rank makes those states alone that are due, of lessons one each epoch.
-            if (
-                checkpoints
-                and report.state
-                and (isinstance(given, Samples) or checkpoints.is_due(report, config))
-            ):
-                checkpoints.save(stage, key, reports)
-            self._emit(spec, report)
+        try:
+            for report in self._reports(spec, given, reports):
+                if report.state:  # the last state is enough
+                    reports = [replace(r, state=None, memory=None) for r in reports]
+                reports.append(report)
+                if checkpoints and report.state:
+                    # Of samples a rank makes those states alone that are due, of lessons all.
+                    if isinstance(given, Samples):
+                        checkpoints.save(stage, key, reports)
+                    elif checkpoints.is_due(report, config):
+                        reports[-1] = replace(report, memory=put_aside(given.memory, self.device))
+                        checkpoints.save(stage, key, reports)
+                self._emit(spec, report)
+        finally:
+            if checkpoints:
+                checkpoints.wait()
         if reports[-1].state and not (self.trains_in_place and len(reports) > loaded):
-            load_whole(model, load_state(reports[-1].state, self.device)["model"])
+            load_whole(model, reports[-1].state.on(self.device)["model"])
         model.eval()
         return FitResult(
             step_losses=[step for report in reports for step in report.losses],
@@ -301,15 +305,17 @@ class Server(ABC):
             yield from self._fit(replace(spec, state_every=every), before.epoch if before else 0)
             return
         if before and before.memory is not None:
-            data.memory = before.memory
-        for epoch in range(before.epoch + 1 if before else 1, spec.config.epochs + 1):
-            if spec.state:  # the lessons are made from the model as it is now
-                load_whole(spec.model, load_state(spec.state, self.device)["model"])
+            data.memory = before.memory.values
+        first = before.epoch + 1 if before else 1
+        for epoch in range(first, spec.config.epochs + 1):
+            # The lessons are made from the model as it is now.
+            if spec.state and not (self.trains_in_place and epoch > first):
+                load_whole(spec.model, spec.state.on(self.device)["model"])
             columns = self.place(data.epoch(epoch)).columns
             part = replace(spec, columns=columns, until=epoch, state_every=0)
             for report in self._fit(part, epoch - 1):
                 spec = replace(spec, state=report.state)
-                yield replace(report, memory=data.memory)
+                yield report
 
     def _emit(self, spec: FitSpec, report: Report) -> None:
         if report.undivided and report.epoch == 1:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -14,6 +15,17 @@ from tests.pretended_gpu.torch_internals import EXCHANGE, START, device_index
 NAME = "Pretended GPU"
 MEMORY = 8 * 2**30
 """Bytes of a GPU."""
+
+
+class Stream:
+    """All work is done when it is asked for."""
+
+    def wait_stream(self, other: "Stream") -> None: ...
+
+    def record_event(self) -> "Stream":
+        return self
+
+    def synchronize(self) -> None: ...
 
 
 class Gpus:
@@ -110,6 +122,9 @@ class Gpus:
             "mem_get_info": of_device((self.free_bytes, MEMORY)),
             "is_current_stream_capturing": lambda: False,
             "empty_cache": lambda: None,
+            "Stream": lambda device=None: Stream(),
+            "current_stream": of_device(Stream()),
+            "stream": lambda stream: nullcontext(),
             "set_per_process_memory_fraction": lambda fraction, device=None: self.index(device),
             # All devices draw from the CPU's one global stream.
             "get_rng_state": lambda device="cuda": self._stream(device).get_state(),

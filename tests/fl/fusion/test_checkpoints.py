@@ -1,6 +1,8 @@
 """States of unfinished fits on disk: what a killed run goes on from."""
 
 import itertools
+import pickle
+import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ from fl.fusion import checkpoints as checkpoints_module
 from fl.fusion.checkpoints import Checkpoints, digest_of, load_tensors
 from fl.fusion.rank import Report
 from fl.fusion.server import SingleServer
+from fl.fusion.state import State, put_aside
 from tests.fl.fusion.serving import CE, CONFIG, TEST, data, model, server
 from tests.fl.toy import CPU, PROBLEM, Told, named, same_bits
 
@@ -98,14 +101,19 @@ def test_a_state_is_due_after_so_many_seconds_and_at_the_end(
 def test_reports_are_read_back_as_they_were_and_under_their_own_key_alone(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "not" / "there", every=0)
     assert checkpoints.load("fusion", "key") == []
-    memory = {"weights": torch.rand(3)}
-    reports = [report(1, hits=None), report(2, state=b"bytes", memory=memory)]
+    values, memory = {"epoch": 2, "model": {"a": torch.rand(2)}}, {"weights": torch.rand(3)}
+    reports = [report(1, hits=None), report(2, state=State(values), memory=State(memory))]
     checkpoints.save("fusion", "key", reports)
+    checkpoints.wait()
     first, second = checkpoints.load("fusion", "key")
     assert first == reports[0]
-    assert replace(second, memory=None) == replace(reports[1], memory=None)
+    bare = {"state": None, "memory": None}
+    assert replace(second, **bare) == replace(reports[1], **bare)
+    assert second.state is not None
     assert second.memory is not None
-    assert same_bits(second.memory, memory)
+    assert second.state.values["epoch"] == 2
+    assert same_bits(second.state.values["model"], values["model"])
+    assert same_bits(second.memory.values, memory)
     assert checkpoints.load("fusion", "another key") == []
     assert checkpoints.load("distil-init", "key") == []
 
@@ -129,5 +137,61 @@ def test_a_digest_tells_values_shapes_types_and_names_apart() -> None:
 def test_a_state_of_another_stage_is_not_gone_on_from(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, every=0)
     checkpoints.save("teacher", "key", [])
+    checkpoints.wait()
     checkpoints.path("teacher").rename(checkpoints.path("student"))
     assert load_tensors(checkpoints.path("student"), "student") is None
+
+
+def test_a_fit_goes_on_while_a_thread_writes_and_ends_when_all_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first state is written when the second epoch has begun, and what it holds is of the
+    first: a fit that goes on from it comes to the same."""
+    begun, written = threading.Event(), list[str]()
+    real = checkpoints_module.save_tensors
+
+    def slowly(path: Path, value: Any, about: str) -> None:
+        assert begun.wait(60)
+        real(path, value, about)
+        written.append(threading.current_thread().name)
+        (tmp_path / f"{len(written)}").write_bytes(path.read_bytes())
+
+    monkeypatch.setattr(checkpoints_module, "save_tensors", slowly)
+    told = Events(lambda event: begun.set() if isinstance(event, Epoch) else None)
+    checkpoints = Checkpoints(tmp_path, every=0)
+    own = model()
+    made = SingleServer(PROBLEM, TEST, told, CPU, checkpoints)
+    made.fit(own, data(), loss=CE, config=replace(CONFIG, epochs=3), stage="fusion")
+    assert [name.startswith("states") for name in written] == [True] * 3
+    (tmp_path / "1").rename(tmp_path / "fusion.state")
+    monkeypatch.setattr(checkpoints_module, "save_tensors", real)
+    state, _, epochs = fitted(checkpoints)
+    assert epochs == [2, 3]
+    assert same_bits(state, own.state_dict())
+
+
+@pytest.mark.parametrize("fails", [1, 3])
+def test_an_error_of_the_thread_ends_the_fit(
+    fails: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = itertools.count(1)
+
+    def full(path: Path, value: Any, about: str) -> None:
+        if next(times) == fails:
+            raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(checkpoints_module, "save_tensors", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*fusion\.state"):
+        fitted(Checkpoints(tmp_path, every=0))
+
+
+def test_a_state_stays_as_it_was_put_aside_and_crosses_processes() -> None:
+    weights = torch.ones(2, requires_grad=True)
+    state = put_aside({"epoch": 3, "model": {"a": weights}, "reduced": [weights]}, CPU)
+    with torch.no_grad():
+        weights.zero_()
+    for own in (state, pickle.loads(pickle.dumps(state))):
+        assert own.values["epoch"] == 3
+        for kept in (own.values["model"]["a"], own.on(CPU)["reduced"][0]):
+            assert kept.tolist() == [1, 1]
+            assert not kept.requires_grad
