@@ -178,12 +178,27 @@ class Config:
 
 
 DEFAULT = Config(16, 256, 4)
-"""Reasoned from the compiled kernels, not measured, as no card has run them. Their registers leave
-an SM room for 4 programs (distances) or 6 (sums), so 64 to 96 KiB of tiles are on their way to it.
-Bandwidth times a latency of 1 us needs 19 KiB on an A100 and 54 KiB on a B200."""
+"""Of a card that is not in the table."""
+CONFIGS = {
+    # 48 registers for the sums and 72 for the distances leave an SM room for 10 and 7 programs: 80
+    # and 56 KiB of tiles on their way, where an A100 needs 19.
+    (8, 0): Config(16, 128, 4),
+    # 40 and 64 registers: 12 and 8 programs, 96 and 64 KiB. An H100 needs 25, an H200 36.
+    (9, 0): Config(16, 128, 4),
+    # 78 and 128 registers: 6 and 4 programs, 96 and 64 KiB. A B200 needs 54.
+    (10, 0): Config(16, 256, 4),
+}
+"""By compute capability. Reasoned from the compiled kernels, not measured, as no card has run them.
+What is needed is the bandwidth times a latency of 1 us, over the SMs. Where a narrower tile keeps
+as much on its way it is taken: of 784 pixels it leaves fewer lanes idle."""
 INTERPRETED = Config(64, 256, 4)
 """In the interpreter, where larger tiles are quicker."""
 PIECE = 128  # samples that one program adds up, in 32 bits
+
+
+def config_for(capability: tuple[int, int]) -> Config:
+    """The launch setting for a card of this compute capability."""
+    return CONFIGS.get(capability, DEFAULT)
 
 
 class TritonGroups:
@@ -191,7 +206,9 @@ class TritonGroups:
 
     def __init__(self, flat: Tensor, labels: Tensor, num_classes: int) -> None:
         self.flat, self.num_classes = flat, num_classes
-        self.config = INTERPRETED if interpreted() else DEFAULT
+        self.config = INTERPRETED
+        if not interpreted():
+            self.config = config_for(torch.cuda.get_device_capability(flat.device))
         # Labels out of range are sorted to the ends, outside of all classes.
         keys = labels.long().clamp(-1, num_classes).to(narrow(num_classes))
         keys, self.order = torch.sort(keys, stable=True)

@@ -65,7 +65,7 @@ class FusionLoss:
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         logits = model(batch["images"])
-        if self.ce_weight and fuses(logits.device):
+        if self.ce_weight and logits.dim() == 2 and fuses(logits.device):
             return self._by_kernel(logits, batch)
         loss = logits.new_zeros(())
         if self.ce_weight:

@@ -11,11 +11,11 @@ import compiled
 from compiled import ARCHITECTURES, TILES
 
 from kernels.groups import interpreted
-from kernels.triton_groups import DEFAULT, Config
+from kernels.triton_groups import CONFIGS, DEFAULT, Config, config_for
 
 pytestmark = pytest.mark.skipif(interpreted(), reason="the interpreter compiles nothing")
 
-SETTINGS = (DEFAULT, TILES[2], TILES[-1])
+SETTINGS = (*{DEFAULT, *CONFIGS.values()}, TILES[2], TILES[-1])
 """What kernels are launched with; and what takes most registers, and most rows."""
 
 
@@ -31,6 +31,23 @@ def test_samples_are_read_in_128_bits_and_no_register_spills(
     tile = 4 * config.rows * config.features
     numbers = 2 * tile  # a thread reads its samples' numbers too, of 8 bytes for every 4 values
     assert tile <= found.loaded_bytes <= tile + numbers
+
+
+NEEDED = {80: 19, 90: 36, 100: 54}
+"""KiB that an SM must have on their way: bandwidth (of 90 an H200's) times 1 us over its SMs."""
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("kernel", ["sums_kernel", "distances_kernel"])
+def test_as_many_programs_fit_an_sm_as_a_setting_counts_on(kernel: str, arch: int) -> None:
+    config = config_for((arch // 10, arch % 10))
+    registers = -(-compiled.compiled(kernel, arch, config).registers // 8) * 8
+    programs = 65536 // (registers * 32 * config.warps)
+    assert programs * 4 * config.rows * config.features >= NEEDED[arch] * 1024
+
+
+def test_a_card_that_is_not_in_the_table_has_the_default() -> None:
+    assert config_for((8, 6)) == config_for((12, 0)) == DEFAULT
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fl.fusion.distillation import EachMember, LearnedFusionLoss, Weighing
 from fl.fusion.fit import Fit, FitConfig, FitSpec
 from fl.fusion.group import Group, PeerLostError, ProcessGroup, StrangerError, proof
+from fl.fusion.state import State
 from fl.server import Loss
 from tests.fl.fusion.networks import (
     KNOWLEDGE,
@@ -103,10 +104,10 @@ def train_all(group: Group, folder: str) -> None:
     for name, model in begun.items():
         fit = a_fit(CASES[name], model, group)
         next(fit.epochs())
-        Path(f"{folder}/{size}-{rank}-{name}").write_bytes(fit.state())
+        torch.save(fit.state().values, f"{folder}/{size}-{rank}-{name}")
 
 
-def a_fit(case: Case, model: nn.Module, group: Group, state: bytes | None = None) -> Fit:
+def a_fit(case: Case, model: nn.Module, group: Group, state: State | None = None) -> Fit:
     how = {"loss": case.loss, "config": case.config, "stage": "f", "streams": "f"}
     spec = FitSpec(model=model, columns={}, state=state, **how)  # type: ignore[arg-type]
     return Fit(spec, data(case.dtype), seed=7, group=group)
@@ -118,7 +119,7 @@ def go_on(group: Group, folder: str) -> None:
     for name in OPTIMIZERS:
         for before in (1, 3):
             model = CASES[name].network()
-            state = Path(f"{folder}/{before}-0-{name}").read_bytes()
+            state = State(torch.load(f"{folder}/{before}-0-{name}"))
             fit = a_fit(CASES[name], model, group, state)
             assert fit.done == 1
             for _ in fit.epochs():
