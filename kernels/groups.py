@@ -52,11 +52,6 @@ class Groups(Protocol):
     classes C. Labels out of range do no harm until `Sums.counts` shows that samples are missing.
     """
 
-    order: Tensor
-    """(N,) int64: sample numbers by class, ascending within a class."""
-    bounds: Tensor
-    """(C + 1,) int64: class c has the positions bounds[c] to bounds[c + 1] of ``order``."""
-
     def sums(self, unit: float, *, whole: bool) -> Sums:
         """Exact sums of the samples, rounded to units; no value may be above 2**18 units.
 

@@ -23,6 +23,14 @@ def mixed(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def factors_of(keys, places, width, inside, first, threshold, scale):  # type: ignore[no-untyped-def]
+    """0 or ``scale`` for each unit of (B, width), by its place: as `kernels.dropout.drop` draws."""
+    key = tl.load(keys + places // width, mask=inside, other=0).to(tl.uint32)
+    positions = (places % width).to(tl.uint32) + first.to(tl.uint32)
+    return tl.where(mixed(key ^ mixed(positions)).to(tl.int64) >= threshold, scale, 0.0)
+
+
+@triton.jit
 def drop_kernel(  # type: ignore[no-untyped-def]
     x,
     keys,
@@ -40,12 +48,9 @@ def drop_kernel(  # type: ignore[no-untyped-def]
     """
     places = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = places < count
-    rows, positions = places // width, (places % width).to(tl.uint32)
-    key = tl.load(keys + rows, mask=inside, other=0).to(tl.uint32)
-    bits = mixed(key ^ mixed(positions + first.to(tl.uint32)))
     values = tl.load(x + places, mask=inside, other=0)
     # As torch has it: the factor in the units' type, the product rounded once.
-    factors = tl.where(bits.to(tl.int64) >= threshold, scale, 0.0).to(values.dtype)
+    factors = factors_of(keys, places, width, inside, first, threshold, scale).to(values.dtype)
     product = values.to(tl.float32) * factors.to(tl.float32)
     tl.store(out + places, product.to(values.dtype), mask=inside)
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.triton_dropout import mixed
+from kernels.triton_dropout import factors_of
 from kernels.triton_groups import on_device
 
 BLOCK = 1024
@@ -25,14 +25,12 @@ def hidden_kernel(  # type: ignore[no-untyped-def]
     """Writes ``block`` units of ReLU(x + bias), (B, width), dropped as by `drop_kernel`."""
     places = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = places < count
-    rows, columns = places // width, places % width
-    key = tl.load(keys + rows, mask=inside, other=0).to(tl.uint32)
-    bits = mixed(key ^ mixed(columns.to(tl.uint32) + first.to(tl.uint32)))
     values = tl.load(x + places, mask=inside, other=0)
-    shifted = values.to(tl.float32) + tl.load(bias + columns, mask=inside, other=0).to(tl.float32)
+    added = tl.load(bias + places % width, mask=inside, other=0)
+    shifted = values.to(tl.float32) + added.to(tl.float32)
     # NaN is not below 0, and stays.
     positive = tl.where(shifted <= 0, 0.0, shifted).to(values.dtype).to(tl.float32)
-    factors = tl.where(bits.to(tl.int64) >= threshold, scale, 0.0).to(values.dtype)
+    factors = factors_of(keys, places, width, inside, first, threshold, scale).to(values.dtype)
     tl.store(out + places, (positive * factors.to(tl.float32)).to(values.dtype), mask=inside)
 
 

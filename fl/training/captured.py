@@ -200,13 +200,13 @@ def train(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
         reduced(recipe.model, recipe.optimizer, when=recipe.anchor is None) as own,
         sample_dropout(recipe.model, fused=True) as masks,
     ):
-        optimizer = optimizer_of([recipe])
+        optimizer, one = optimizer_of([recipe]), torch.ones((), device=inputs.device)
 
         def step(batch: Batch) -> Tensor:
             masks.start_step(batch["key"])
             losses = recipe.losses(recipe.model, batch)
             loss = losses.mean() if mean else losses.sum()
-            minimise([Step(loss)], [recipe.parameters], optimizer, own.scale_gradients)
+            minimise([Step(loss, one=one)], [recipe.parameters], optimizer, own.scale_gradients)
             return loss.detach()
 
         steps = DeviceSteps(plan.columns, plan.batch_size, step, epochs)

@@ -100,15 +100,6 @@ def test_of_equally_distant_samples_the_first_stay(backend: str) -> None:
 
 
 @every_backend
-def test_among_many_equally_distant_samples_the_first_stay(backend: str) -> None:
-    """More than one block of the selection: 600 at distance 1, 100 of them nearer, 0.5 stay."""
-    samples = torch.tensor([[1.0], [-1.0]]).repeat(300, 1)
-    samples[100:300:2], samples[101:301:2] = 0.5, -0.5
-    expected = [*range(100), *range(100, 300)]
-    assert kept(samples, [2] * 600, 0.5, backend) == expected
-
-
-@every_backend
 @pytest.mark.parametrize("keep", [1e-12, 0.01, 0.49])
 def test_a_class_with_samples_keeps_its_nearest_at_least(backend: str, keep: float) -> None:
     samples = torch.tensor([[0.0], [10.0], [4.0], [7.0]])
