@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
-from fl.federation import TaskInput, TaskOutput, Training
+from fl.federation import Batch, TaskInput, TaskOutput, Training
 from fl.training import captured
+from fl.training.captured import DeviceSteps
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 from fl.training.recipe import Recipe, one_by_one
+from kernels.dropout import mix
 from tests.fl.devices import DEVICE
 from tests.fl.operations import assert_can_be_captured, of_every_step
 from tests.fl.toy import CPU, VGG, same_bits
@@ -63,6 +66,35 @@ def test_a_step_is_the_same_operations_each_time_and_waits_for_none(
     by_itself(training)
     (times,) = found.values()
     assert_can_be_captured(times)
+
+
+def test_a_step_sees_its_rows_of_columns_of_all_widths_and_types() -> None:
+    """Short rows are laid out as bytes, long ones are read by number; the last batch is smaller."""
+    columns = {
+        "bytes": torch.arange(33, dtype=torch.uint8).view(11, 3),
+        "long": torch.arange(11.0).unsqueeze(1).repeat(1, 300),
+        "flags": torch.arange(11) % 2 == 0,
+        "doubles": torch.arange(22, dtype=torch.float64).view(11, 1, 2),
+        "floats": torch.arange(11.0),
+    }
+    seen: list[Batch] = []
+
+    def step(batch: Batch) -> Tensor:
+        batch["floats"].add_(0)  # a version of its own
+        seen.append(batch)
+        return batch["floats"].sum()
+
+    steps = DeviceSteps(columns, 4, step, 2)
+    for epoch in range(2):
+        batches = [*torch.randperm(11, generator=torch.Generator().manual_seed(epoch)).split(4)]
+        losses = steps.train(batches, common=epoch)
+        assert [loss.item() for loss in losses] == [rows.sum().item() for rows in batches]
+        for rows, batch in zip(batches, seen[-3:], strict=True):
+            assert batch.keys() == {*columns, "key"}
+            assert torch.equal(batch["key"], mix(rows ^ epoch))
+            for name, column in columns.items():
+                assert batch[name].dtype == column.dtype
+                assert torch.equal(batch[name], column[rows])
 
 
 def test_what_may_change_from_step_to_step_is_not_replayed() -> None:
