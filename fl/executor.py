@@ -81,12 +81,12 @@ def run_jobs(jobs: Sequence[Job], train: Split, place: Place = HERE) -> list[byt
     """
     retain_freed_memory()
     began, begin = time.time(), time.perf_counter()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_here()
     threads_before = torch.get_num_threads()
     torch.set_num_threads(jobs[0].client.request.threads)
     try:
         with arithmetic(device, tf32=jobs[0].run_spec.tf32), peak_memory(device) as peak:
-            outputs = train_many(jobs[0].task, [_input(job, train, device) for job in jobs])
+            outputs = train_many(jobs[0].task, [input_of(job, train, device) for job in jobs])
     finally:
         torch.set_num_threads(threads_before)
     took = time.perf_counter() - begin
@@ -111,7 +111,13 @@ def run_jobs(jobs: Sequence[Job], train: Split, place: Place = HERE) -> list[byt
     ]
 
 
-def _input(job: Job, train: Split, device: torch.device) -> TaskInput:
+def device_here() -> torch.device:
+    """Where clients of this process train."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def input_of(job: Job, train: Split, device: torch.device) -> TaskInput:
+    """What the job's task is given."""
     classes = job.run_spec.num_classes
     return TaskInput(
         client=job.client,

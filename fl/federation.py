@@ -83,6 +83,8 @@ class Request:
     """Bytes of main memory; 0 sets no limit and reserves none."""
     shared: bool = False
     """Whether light clients with the same request share a process, one cohort after another."""
+    in_waves: bool = False
+    """Whether their cohorts are waves of :mod:`fl.training.slots`: a GPU takes one at a time."""
 
     @property
     def threads(self) -> int:

@@ -23,7 +23,7 @@ from cluster.clients.extensions import (
 )
 from cluster.clients.memory_cap import capped
 from cluster.hardware.bundles import Bundles
-from cluster.scheduling.capacity import FreeCapacity, need_of
+from cluster.scheduling.capacity import FreeCapacity, Need, need_of
 from cluster.scheduling.placement import Slot
 from fl.data.datasets import Split
 from fl.data.lazy import Lazy
@@ -271,14 +271,18 @@ class Actors:
 
     def _end_idle(self, slot: Slot, request: Request) -> None:
         """Ends idle processes of the bundle, the oldest first, until another one fits."""
-        with_gpus = any(bundle.gpus for bundle in self._capacity.values())
         there = [p for p in self.processes if p.slot.bundle == slot.bundle]
         free = FreeCapacity(self._capacity[slot.bundle])
         for process in there:
-            free.take(need_of(process.request, with_gpus=with_gpus), process.slot)
+            free.take(self._held(process.request), process.slot)
         for process in there:
-            if free.fits(need_of(request, with_gpus=with_gpus), slot):
+            if free.fits(self._held(request), slot):
                 return
             if process.idle:
-                free.give(need_of(process.request, with_gpus=with_gpus), process.slot)
+                free.give(self._held(process.request), process.slot)
                 self.end(process)
+
+    def _held(self, request: Request) -> Need:
+        """What a process holds while it is idle too: no wave."""
+        with_gpus = any(bundle.gpus for bundle in self._capacity.values())
+        return need_of(request, with_gpus=with_gpus)._replace(waves=0)

@@ -19,7 +19,7 @@ from ray.exceptions import RayError, RayTaskError
 from cluster.clients.actors import Actors, Inbox, Process
 from cluster.clients.memory_cap import OverspentError, larger
 from cluster.hardware.bundles import Bundles, await_gpus
-from cluster.scheduling.placement import Placement, clients_per_call
+from cluster.scheduling.placement import Placement, clients_per_call, waves
 from fl.data.datasets import Split
 from fl.errors import ClientFailed, UserError
 from fl.events import AttemptFailed, ClientStart, Events
@@ -99,6 +99,15 @@ class RayExecutor:
         self.progress.close()
 
 
+def as_it_trains(job: Job) -> Job:
+    """The job; without waves if its task is not the one that was seen to train in slots."""
+    client = job.client
+    if not client.request.in_waves or job.task == client.training.task:
+        return job
+    request = replace(client.request, in_waves=False)
+    return replace(job, client=replace(client, request=request))
+
+
 class _Map:
     """One map's clients, from first start to last finish."""
 
@@ -116,7 +125,7 @@ class _Map:
         self._given_up: list[tuple[Job, ClientFailed]] = []
         self._lost: set[str] = set()
         self._running: dict[Any, RunningCohort] = {}
-        for group in groups(jobs):
+        for group in groups(map(as_it_trains, jobs)):
             self._enqueue(group)
 
     @property
@@ -155,18 +164,26 @@ class _Map:
         return []
 
     def _enqueue(self, group: deque[Job]) -> None:
-        """Lets the group's next clients wait for a slot, under the first one's id."""
-        leader, sizes = group[0].client, self._executor.sizes
-        seconds = work(group[0]) * self.rates.get(leader.model, 0)
-        measured = seconds if sizes.knows(group[0]) else None
-        size, bundles = sizes.next(group[0]), self._bundles.all
-        if size == SLOTS:  # a wave is not shared out: of one client it would take as long
-            slots = sum(bundle.gpus for bundle in bundles)
-        else:
-            slots = sum(int(bundle.cpus / leader.request.cpus) for bundle in bundles)
-        processes = max(1, min(slots, self._executor.max_actors or slots))
-        jobs = take(group, clients_per_call(size, len(group), processes, measured))
-        self._waiting[leader.id] = jobs, group
+        """Lets the group's next clients wait for a slot; of those who train in slots all, wave by
+        wave."""
+        first, sizes, bundles = group[0], self._executor.sizes, self._bundles.all
+        if first.client.request.in_waves:
+            for size in waves(len(group), SLOTS, self._at_once(sum(b.gpus for b in bundles))):
+                self._wait(take(group, size), deque())
+            return
+        seconds = work(first) * self.rates.get(first.client.model, 0)
+        measured = seconds if sizes.knows(first) else None
+        processes = self._at_once(sum(int(b.cpus / first.client.request.cpus) for b in bundles))
+        size = clients_per_call(sizes.next(first), len(group), processes, measured)
+        self._wait(take(group, size), group)
+
+    def _at_once(self, processes: int) -> int:
+        return max(1, min(processes, self._executor.max_actors or processes))
+
+    def _wait(self, jobs: list[Job], rest: deque[Job]) -> None:
+        """Lets clients wait for a slot, under the first one's id; the rest follows them."""
+        leader = jobs[0].client
+        self._waiting[leader.id] = jobs, rest
         self._placement.add(leader.id, leader.request, leader.model, sum(map(work, jobs)))
 
     def _start_those_that_fit(self) -> None:

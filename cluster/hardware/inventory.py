@@ -12,6 +12,7 @@ from statistics import harmonic_mean
 
 from cluster.hardware.gpus import Gpu, find_gpus
 from cluster.scheduling.capacity import (
+    UNITS,
     Bundle,
     FreeCapacity,
     Need,
@@ -181,8 +182,9 @@ class Inventory:
         fits = free.cpus // need.cpus
         if need.memory_bytes:
             fits = min(fits, free.memory_bytes // need.memory_bytes)
-        if need.gpu:  # a share never spans two GPUs
-            fits = min(fits, sum(gpu // need.gpu for gpu in free.gpus))
+        if need.gpu:  # a share never spans two GPUs, and a GPU takes one wave at a time
+            of_one = 1 if need.waves else UNITS // need.gpu
+            fits = min(fits, of_one * len(free.gpus))
         return fits
 
     def _need(self, request: Request) -> Need:

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 
 from cluster.clients.memory_cap import CUDA_BYTES
 from cluster.hardware.inventory import Inventory
-from cluster.profiling.steps import Subject, measure_steps
+from cluster.profiling.steps import Step, Subject, measure_steps
 from fl.errors import UserError, unknown
 from fl.federation import Request, RunSpec
 from fl.methods.method import Assignment
 from fl.resources import ResourcesConfig, ShareConfig
 from fl.training.sizes import SIZES
+from fl.training.slots import SLOTS
 
 MARGIN = 1.25
 """Factor between the measured peak and what a client gets."""
@@ -69,7 +70,7 @@ def measured(
     """The requests that the configuration states; what it leaves open is measured on one step.
 
     Where there are GPUs their share is measured and main memory is not limited, else main memory
-    is measured.
+    is measured. Light clients that train in slots there ask for what a whole wave needs.
 
     Args:
         assignments: of each client.
@@ -83,20 +84,33 @@ def measured(
         UserError: a step fails, or an assignment needs more than there is.
     """
     plain = stated(assignments, config, inventory).by_assignment
-    subjects = {a: Subject(a.training, run_spec, request.threads) for a, request in plain.items()}
+    subjects = {
+        a: Subject(a.training, run_spec, request.threads, request.shared)
+        for a, request in plain.items()
+    }
     steps = measure_steps(subjects.values(), inventory.device, anew=anew)
-    image_bytes = BYTES_PER_PIXEL * math.prod(run_spec.inputs.shape)
     requests = {}
     for assignment, request in plain.items():
-        largest = max(n for a, n in zip(assignments, num_samples, strict=True) if a == assignment)
         share = config.share(assignment.role, assignment.training.model)
-        need = round(MARGIN * (steps[subjects[assignment]].peak_bytes + largest * image_bytes))
+        step = steps[subjects[assignment]]
+        own = [n for a, n in zip(assignments, num_samples, strict=True) if a == assignment]
+        pixels = math.prod(run_spec.inputs.shape) * _samples_together(own, step)
+        need = round(MARGIN * (step.peak_bytes + BYTES_PER_PIXEL * pixels))
+        request = replace(request, in_waves=step.in_slots and share.gpus != 0)
         requests[assignment] = _completed(request, share, need, inventory)
         inventory.check(
             assignment.role, requests[assignment], measured=requests[assignment] != request
         )
     rates = {a.training.model: steps[s].seconds_per_sample for a, s in subjects.items()}
     return Requests(requests, rates)
+
+
+def _samples_together(num_samples: Sequence[int], step: Step) -> int:
+    """Samples in memory together, of clients with so many each: the largest shard, or a wave's,
+    of which the GPU has a second copy."""
+    if not step.in_slots:
+        return max(num_samples)
+    return 2 * sum(sorted(num_samples, reverse=True)[:SLOTS])
 
 
 def _completed(
@@ -115,9 +129,11 @@ def _completed(
             f"the GPUs of {inventory.source} do not report their memory: set the gpus of each "
             "role, as in resources.classifier.gpus"
         )
-    if request.shared:
+    if request.shared and not request.in_waves:
         fair = total * max(len(inventory.gpus), 1) / max(1, inventory.cpus // request.cpus)
         need_bytes *= max(1, min(COHORT, int((fair - once) / need_bytes)))
     if inventory.gpus:
-        return replace(request, gpus=math.ceil(100 * (once + need_bytes) / total) / 100)
+        gpus = math.ceil(100 * (once + need_bytes) / total) / 100
+        # A wave that does not fit into a card is tried again by halves.
+        return replace(request, gpus=min(gpus, 1.0) if request.in_waves else gpus)
     return replace(request, memory_bytes=once + need_bytes)

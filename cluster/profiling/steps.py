@@ -24,10 +24,12 @@ from fl.client_code import client_code
 from fl.data.datasets import Split
 from fl.errors import UserError
 from fl.exchange import ClientNote, Upload
-from fl.executor import run_job
+from fl.executor import device_here, input_of, run_jobs
 from fl.federation import Client, Job, Request, RunSpec, Training
 from fl.json_files import JsonObject
 from fl.memory import return_freed_memory
+from fl.training import slots
+from fl.training.task import trains_in_slots
 from fl.whole_files import cache_dir, read_sealed, write_cache
 
 TIMED_STEPS = 4
@@ -42,6 +44,8 @@ class Step:
 
     peak_bytes: int
     seconds_per_sample: float
+    in_slots: bool = False
+    """Whether the peak is that of a whole wave, and the time each client's part of it."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class Subject:
     training: Training
     run_spec: RunSpec
     threads: int
+    shared: bool = False
+    """Whether such clients train together."""
 
 
 def measure_steps(
@@ -100,24 +106,41 @@ def _failed(subjects: list[Subject], reason: str) -> UserError:
 
 
 def measure(subject: Subject) -> Step:
-    """Trains on random images in this process: one step for the peak, a few more for the time."""
+    """Trains on random images in this process: one step for the peak, a few more for the time.
+
+    Light clients that train in slots are measured as a full wave, the others alone.
+    """
     # The first step of a process loads and allocates what later steps reuse: it is not measured.
-    _run(subject, _probe(subject, 1)[0], 2)  # two samples, as BatchNorm has no variance of one
+    # Two samples, as BatchNorm has no variance of one.
+    job, split = _probing(subject, _probe(subject, 1)[0], 2)
+    run_jobs([job], split)
+    in_slots = subject.shared and trains_in_slots(job.task, input_of(job, split, device_here()))
+    clients = slots.SLOTS if in_slots else 1
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return_freed_memory()  # else the next peak would miss what is reused
-    one = _run(subject, *_probe(subject, 1))
-    many = _run(subject, *_probe(subject, 1 + TIMED_STEPS))
+    one = _run(subject, 1, clients)
+    many = _run(subject, 1 + TIMED_STEPS, clients)
     seconds = max(many.seconds - one.seconds, many.seconds / (1 + TIMED_STEPS))
     training, count = _probe(subject, TIMED_STEPS)
-    return Step(peak_bytes=one.peak_bytes or 0, seconds_per_sample=seconds / training.work(count))
+    return Step(
+        peak_bytes=clients * (one.peak_bytes or 0),
+        seconds_per_sample=seconds / training.work(count),
+        in_slots=in_slots,
+    )
 
 
 def _probe(subject: Subject, steps: int) -> tuple[Training, int]:
     return subject.training.probe(steps, subject.run_spec.num_classes)
 
 
-def _run(subject: Subject, training: Training, count: int) -> ClientNote:
+def _run(subject: Subject, steps: int, clients: int) -> ClientNote:
+    """One client's note, of so many that train so many steps together."""
+    job, split = _probing(subject, *_probe(subject, steps))
+    return Upload(run_jobs([job] * clients, split)[0]).note
+
+
+def _probing(subject: Subject, training: Training, count: int) -> tuple[Job, Split]:
     stream, run_spec = np.random.default_rng(0), subject.run_spec
     images = run_spec.inputs.stored(count, stream)
     targets = None if run_spec.targets is None else run_spec.targets.example(count).numpy()
@@ -132,7 +155,7 @@ def _run(subject: Subject, training: Training, count: int) -> ClientNote:
         broadcast=None,
         payload=None,
     )
-    return Upload(run_job(job, split)).note
+    return job, split
 
 
 def cache_file() -> Path:
@@ -145,6 +168,7 @@ def _key(subject: Subject, device: str) -> str:
         "training": [type(subject.training).__qualname__, dict(subject.training.speed_settings())],
         "problem": {**asdict(subject.run_spec), "seed": 0},
         "threads": subject.threads,
+        "shared": subject.shared,
         "device": device,
         "torch": torch.__version__,
         "code": client_code(subject.training.task, subject.training),

@@ -42,12 +42,15 @@ class Need(NamedTuple):
     cpus: int
     gpu: int
     memory_bytes: int
+    waves: int = 0
+    """1 for a wave of clients, of which a GPU takes one at a time: two would take turns on it."""
 
 
 def need_of(request: Request, *, with_gpus: bool) -> Need:
     """What a client takes; where there are no GPUs, none is asked for."""
     gpu = _units(request.gpus) if with_gpus else 0
-    return Need(_units(request.cpus), gpu, request.memory_bytes)
+    waves = int(request.in_waves and gpu > 0)
+    return Need(_units(request.cpus), gpu, request.memory_bytes, waves)
 
 
 def _units(amount: float) -> int:
@@ -62,6 +65,7 @@ class FreeCapacity:
         self.cpus = _units(bundle.cpus)
         self.memory_bytes = bundle.memory_bytes
         self.gpus = [UNITS] * bundle.gpus
+        self.waves = [1] * bundle.gpus
 
     def slots(self, need: Need) -> Iterator[Slot]:
         """Every slot of the kind that the need asks for, taken or not."""
@@ -70,8 +74,11 @@ class FreeCapacity:
 
     def fits(self, need: Need, slot: Slot) -> bool:
         """Whether enough is free at that slot."""
-        enough = self.cpus >= need.cpus and self.memory_bytes >= need.memory_bytes
-        return enough and (slot.gpu is None or self.gpus[slot.gpu] >= need.gpu)
+        if self.cpus < need.cpus or self.memory_bytes < need.memory_bytes:
+            return False
+        if slot.gpu is None:
+            return True
+        return self.gpus[slot.gpu] >= need.gpu and self.waves[slot.gpu] >= need.waves
 
     def take(self, need: Need, slot: Slot) -> None:
         """Subtracts the need; what is free may become negative where a caller reckons ahead."""
@@ -79,15 +86,17 @@ class FreeCapacity:
         self.memory_bytes -= need.memory_bytes
         if slot.gpu is not None:
             self.gpus[slot.gpu] -= need.gpu
+            self.waves[slot.gpu] -= need.waves
 
     def give(self, need: Need, slot: Slot) -> None:
         """Puts back what was taken."""
-        self.take(Need(-need.cpus, -need.gpu, -need.memory_bytes), slot)
+        self.take(Need(*(-amount for amount in need)), slot)
 
     def copy(self) -> "FreeCapacity":
         """The same free capacity, to reckon ahead with."""
         free = FreeCapacity(self.bundle)
-        free.cpus, free.memory_bytes, free.gpus = self.cpus, self.memory_bytes, [*self.gpus]
+        free.cpus, free.memory_bytes = self.cpus, self.memory_bytes
+        free.gpus, free.waves = [*self.gpus], [*self.waves]
         return free
 
 
@@ -97,6 +106,7 @@ def capacity(bundles: Sequence[Bundle]) -> Need:
         cpus=sum(_units(bundle.cpus) for bundle in bundles),
         gpu=sum(UNITS * bundle.gpus for bundle in bundles),
         memory_bytes=sum(bundle.memory_bytes for bundle in bundles),
+        waves=sum(bundle.gpus for bundle in bundles),
     )
 
 
@@ -130,14 +140,13 @@ def lower_bound(bundles: Sequence[Bundle], jobs: Iterable[tuple[Request, float]]
 
 def spread_evenly(
     bundles: Sequence[Bundle], jobs: Sequence[tuple[Need, float]]
-) -> tuple[float, float, float]:
-    """Seconds that cores, GPUs and memory need for the jobs if each could be divided at will.
+) -> tuple[float, ...]:
+    """Seconds that each kind of capacity needs for the jobs if it could be divided at will.
 
     The order of the jobs makes no difference, to the last bit.
     """
     there = capacity(bundles)
-    cpus, gpus, memory = (
+    return tuple(
         fsum(need[kind] * seconds for need, seconds in jobs) / there[kind] if there[kind] else 0.0
         for kind in range(len(there))
     )
-    return cpus, gpus, memory

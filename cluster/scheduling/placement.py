@@ -50,6 +50,17 @@ def clients_per_call(cohort: int, left: int, processes: int, seconds_each: float
     return cohort * max(1, int(clients / cohort))
 
 
+def waves(clients: int, slots: int, processes: int) -> list[int]:
+    """How many light clients go into each call of those who train in slots: even waves.
+
+    A wave takes as long with one client as with all of its slots full. So there are as many as let
+    all processes end together, and no more.
+    """
+    rounds = -(-clients // (slots * processes))
+    count = min(clients, rounds * processes)
+    return [clients // count + (k < clients % count) for k in range(count)]
+
+
 @dataclass(frozen=True)
 class Occupant:
     """A running client."""

@@ -79,6 +79,8 @@ class CohortSizes:
         """How many clients of this kind should train together next."""
         if not _trains_in_cohorts(job):
             return 1
+        if job.client.request.in_waves:
+            return SLOTS
         kind = _kind(job)
         if kind not in self._chosen:
             return self._to_try(job) or self._best(kind)
@@ -86,7 +88,8 @@ class CohortSizes:
 
     def knows(self, job: Job) -> bool:
         """Whether this kind of training has been tried out, or needs no trials."""
-        return not _trains_in_cohorts(job) or _kind(job) in self._chosen
+        known = job.client.request.in_waves or not _trains_in_cohorts(job)
+        return known or _kind(job) in self._chosen
 
     def learn(self, cohort: Sequence[Job], notes: Sequence[ClientNote]) -> None:
         """Records how long a cohort took, and the memory that it needed at its peak; nothing where

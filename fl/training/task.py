@@ -38,7 +38,7 @@ def task_of(recipe: RecipeFunction) -> Task:
 
 def _way(recipe: RecipeFunction, client: TaskInput, first: Recipe) -> tuple[Way, int]:
     """How such clients train, and how many of them as one at most."""
-    if slots.suits(client.device) and slot_conflict(recipe, client) is None:
+    if _in_slots(recipe, client):
         return lambda clients, recipes: slots.train(recipes, slots.SLOTS), slots.SLOTS
     if first.gradient is not None:
         return lambda clients, recipes: [dense_cvae.train(own) for own in recipes], 1
@@ -115,6 +115,16 @@ def train_many(task: Task, clients: Sequence[TaskInput]) -> list[TaskOutput]:
         with seeded(client.run_spec.seed, in_round("task", client.round), client.client.id):
             outputs.append(task(client))
     return outputs
+
+
+def trains_in_slots(task: Task, client: TaskInput) -> bool:
+    """Whether clients with this one's training record train in slots, where this one is."""
+    recipe = recipe_of(task)
+    return recipe is not None and _in_slots(recipe, client)
+
+
+def _in_slots(recipe: RecipeFunction, client: TaskInput) -> bool:
+    return slots.suits(client.device) and slot_conflict(recipe, client) is None
 
 
 def conflict(recipe: RecipeFunction, client: TaskInput) -> str | None:

@@ -74,6 +74,32 @@ def test_with_gpus_the_share_is_of_the_smallest_and_main_memory_is_free(devices:
         assert least <= request.gpus < least + 0.02
 
 
+def test_a_wave_asks_for_all_of_its_clients_at_once_and_at_most_for_a_card(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def pretend(subjects: Iterable[Subject], device: str, *, anew: bool) -> dict[Subject, Step]:
+        assert [s.shared for s in subjects] == [s.training is CVAE.training for s in subjects]
+        return {
+            s: Step(peak_bytes=2**31, seconds_per_sample=1, in_slots=s.shared) for s in subjects
+        }
+
+    def of(samples: int, *config: str) -> Request:
+        stated = ResourcesConfig(models=("vgg9.gpus=0.1", *config))
+        of_each = [1, *[samples] * 300]
+        return measured(
+            [VGG, *[CVAE] * 300], of_each, PROBLEM, stated, machine(gpus=2)
+        ).by_assignment[CVAE]
+
+    monkeypatch.setattr(requests, "measure_steps", pretend)
+    there = 2**35 - CUDA_BYTES
+    need = CUDA_BYTES + MARGIN * (2**31 + 256 * 10 * 784 * 10)
+    assert of(10).in_waves
+    assert need <= of(10).gpus * there < need + 0.02 * there
+    assert of(10**6) == replace(of(10), gpus=1.0)
+    assert of(10, "cvae-small.gpus=0.3") == replace(of(10), gpus=0.3)
+    assert not of(10, "cvae-small.gpus=0").in_waves  # on cores there are no waves
+
+
 def test_light_clients_ask_for_as_many_as_leave_room_for_their_like() -> None:
     scarce = replace(machine(), memory_bytes=2**32)  # 512 MiB for each of the 8 that cores allow
     request = ask(ResourcesConfig(models=("vgg9.memory-bytes=0",)), scarce)[CVAE]

@@ -1,5 +1,6 @@
 """A whole run in this process, on a GPU: the same files as on the CPU."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,12 @@ from cluster.run.run_dir import claim
 from cluster.run.runner import execute
 from fl.events import Epoch, Event
 from fl.exchange import Tensors
+from fl.federation import TaskOutput
 from fl.metrics import samples
+from fl.training import slots
+from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
+from fl.training.recipe import Recipe
 from tests.cluster.commands import SMALL
 from tests.fl.devices import Where, assert_same, on_both
 from tests.fl.toy import PROBLEM
@@ -59,8 +64,32 @@ def test_a_run_leaves_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert_same(*on_both(work))
 
 
-def test_a_step_is_measured_on_a_gpu() -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_step_is_measured_on_a_gpu_of_light_clients_a_wave(
+    shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[int] = []
+
+    def counted(recipes: Sequence[Recipe], count: int) -> list[TaskOutput]:
+        trained.append(len(recipes))
+        return in_slots(recipes, count)
+
+    in_slots = slots.train
+    monkeypatch.setattr(slots, "train", counted)
+    monkeypatch.setattr(slots, "suits", lambda device: device.type == "cuda")
+    monkeypatch.setattr(slots, "SLOTS", 3)
     with pretended_gpus():
-        step = measure(Subject(GeneratorConfig(width=0.1, latent=4), PROBLEM, 1))
+        step = measure(Subject(GeneratorConfig(width=0.1, latent=4), PROBLEM, 1, shared))
     assert step.peak_bytes == 0  # of a GPU that takes no memory
     assert step.seconds_per_sample > 0
+    assert step.in_slots is shared
+    assert trained == ([1, 3, 3] if shared else [1, 1, 1])
+
+
+def test_light_clients_that_do_not_fit_into_slots_are_measured_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slots, "suits", lambda device: device.type == "cuda")
+    normed = ClassifierConfig(model="resnet18", width=0.03, batch_size=2)
+    with pretended_gpus():
+        assert not measure(Subject(normed, PROBLEM, 1, shared=True)).in_slots

@@ -1,5 +1,6 @@
 """What bundles hold and clients take: shares that fill a GPU exactly, and what is refused."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -12,7 +13,7 @@ from cluster.scheduling.capacity import (
     lower_bound,
     need_of,
 )
-from cluster.scheduling.placement import CALL_SECONDS, MOST, clients_per_call
+from cluster.scheduling.placement import CALL_SECONDS, MOST, clients_per_call, waves
 from fl.federation import Request
 from tests.cluster.placing import MEMORY, ask, bundle
 
@@ -45,6 +46,34 @@ def test_the_lower_bound(jobs: list[tuple[Request, float]], bound: float) -> Non
 
 def test_shares_count_in_the_bound_only_where_there_are_gpus() -> None:
     assert lower_bound([bundle()], [(ask(1, 1), 6), (ask(1, 1), 6)]) == 6
+
+
+def test_a_gpu_takes_one_wave_at_a_time_beside_other_clients() -> None:
+    free, slot = FreeCapacity(bundle(cpus=8, gpus=1)), Slot(bundle="a", gpu=0)
+    wave = need_of(replace(ask(1, 0.1), in_waves=True), with_gpus=True)
+    heavy = need_of(ask(1, 0.4), with_gpus=True)
+    free.take(wave, slot)
+    assert not free.copy().fits(wave, slot)
+    assert free.fits(heavy, slot)
+    free.give(wave, slot)
+    assert free.fits(wave, slot)
+    on_cores = need_of(replace(ask(1, 0.1), in_waves=True), with_gpus=False)
+    assert on_cores == need_of(ask(1), with_gpus=False)
+
+
+def test_waves_of_one_card_count_one_after_another_in_the_bound() -> None:
+    wave = replace(ask(1, 0.1), in_waves=True)
+    assert lower_bound([bundle(cpus=8, gpus=2)], [(wave, 3.0)] * 8) == pytest.approx(12)
+
+
+@given(st.integers(1, 3000), st.integers(1, 9))
+def test_waves_are_full_even_and_end_together(clients: int, processes: int) -> None:
+    found = waves(clients, 256, processes)
+    assert sum(found) == clients
+    assert max(found) - min(found) <= 1
+    assert 1 <= min(found) <= max(found) <= 256
+    rounds = -(-clients // (256 * processes))
+    assert len(found) == min(clients, rounds * processes)
 
 
 def test_until_their_time_is_known_a_call_is_a_cohort() -> None:

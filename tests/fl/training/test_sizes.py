@@ -11,6 +11,7 @@ import pytest
 from fl.exchange import ClientNote
 from fl.federation import Job
 from fl.training.sizes import SIZES, TRIALS, CohortSizes, groups, take
+from fl.training.slots import SLOTS
 from fl.training.task import train_by_recipe
 from fl.whole_files import write_sealed
 from tests.fl.toy import CLASSIFIER, GENERATOR, PROBLEM, client
@@ -76,6 +77,15 @@ def test_heavy_clients_have_no_company() -> None:
     sizes = CohortSizes()
     assert set(learn(sizes, job(shared=False), lambda size: 1 / size)) == {1}
     assert sizes.next(replace(job(), task=lambda inputs: None)) == 1  # type: ignore[arg-type, return-value]
+
+
+def test_waves_need_no_trials() -> None:
+    sizes, one = CohortSizes(), job()
+    request = replace(one.client.request, in_waves=True)
+    one = replace(one, client=replace(one.client, request=request))
+    assert set(learn(sizes, one, lambda size: 1.0)) == {SLOTS}
+    assert sizes.knows(one)
+    assert sizes.next(replace(one, task=lambda inputs: None)) == 1  # type: ignore[arg-type, return-value]
 
 
 def test_what_was_learned_is_remembered_by_model_and_device(tmp_path: Path) -> None:
