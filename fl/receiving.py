@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fl.exchange import Form, Message, StoredTensors, Upload, visible
+from fl.exchange import PIECE_BYTES, Form, Message, StoredTensors, Upload, visible
 from fl.federation import Job, RunSpec, Update
 from fl.plausible import ANSWERS, LARGEST_ANSWER, VARIANCE, WHY, extent
 
@@ -70,14 +70,16 @@ def receive(
     """
     try:
         stats, largest = upload.note.stats, {}
+        # A small one is copied once, for all checks.
+        tensors = dict(upload) if len(upload.content) <= PIECE_BYTES else upload
         for name, form in upload.forms.items():
-            parts = upload.parts(name)
-            found = [check_values(name, part) for part in parts]
+            parts = upload.parts(name) if tensors is upload else [tensors[name]]
+            found = [check_values(name, part) for part in parts if part.numel()]
             if form.dtype.is_floating_point:
                 largest[name] = max(found, default=0.0)
         if check:
             seen = set[str]()
-            looked = LookedAt(upload, seen)
+            looked = LookedAt(tensors, seen)
             looked.forms = LookedAt(upload.forms, seen)
             update = Update(
                 client=job.client,

@@ -38,6 +38,7 @@ class Store:
         updates.mkdir(parents=True, exist_ok=True)
         self._locks = Locks(pool / ".locks")
         self._codes: dict[tuple[Task, type, str], str] = {}
+        self._broadcast: tuple[bytes | None, str] = None, _sha(b"")
         self._reading = _reading_of(train)
         self._behaviours: dict[tuple[ModelInfo, float, RunSpec], str] = {}
 
@@ -59,7 +60,7 @@ class Store:
             "threads": job.client.request.threads,
             "problem": asdict(job.run_spec),
             "shard": shard_digest(self._train, job.indices),
-            "broadcast": _sha(job.broadcast or b""),
+            "broadcast": self._digest(job.broadcast),
             "payload": _sha(job.payload or b""),
         }
         if self._reading:
@@ -86,8 +87,12 @@ class Store:
         Its file's time says when the update was last used.
         """
         file, checksum_file = self.file(key), self.file(key).with_suffix(".sha256")
-        with contextlib.suppress(OSError):  # there is none, or it is another user's
+        try:
             os.utime(checksum_file)
+        except FileNotFoundError:
+            return None
+        except OSError:  # it is another user's
+            pass
         if file.is_fifo() or checksum_file.is_fifo():
             return None  # opening one would wait for ever
         try:
@@ -159,6 +164,12 @@ class Store:
         if kind not in self._codes:
             self._codes[kind] = client_code(task, training)
         return self._codes[kind]
+
+    def _digest(self, broadcast: bytes | None) -> str:
+        """Of what one round's clients are sent: made once, since they are sent one object."""
+        if broadcast is not self._broadcast[0]:
+            self._broadcast = broadcast, _sha(broadcast or b"")
+        return self._broadcast[1]
 
     def _link(self, key: str, client: int) -> None:
         name = self._updates / f"client-{client:05d}.safetensors"

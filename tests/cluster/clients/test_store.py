@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from cluster.clients import store as store_module
 from cluster.clients.store import Store
 from fl.clients import Clients
 from fl.data.datasets import Split
@@ -99,6 +100,24 @@ def other(**changes: Any) -> Job:
 )
 def test_whatever_determines_the_upload_changes_the_key(tmp_path: Path, job: Job) -> None:
     assert store(tmp_path).key(job) != store(tmp_path).key(JOB)
+
+
+def test_what_all_are_sent_is_hashed_once_and_by_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[bytes] = []
+
+    def counted(content: bytes) -> str:
+        hashed.append(content)
+        return sha(content)
+
+    sha = store_module._sha
+    monkeypatch.setattr(store_module, "_sha", counted)
+    ours, one, two = store(tmp_path), b"one" * 9, b"two" * 9
+    keys = [ours.key(other(broadcast=sent)) for sent in (one, one, two, two, None, one)]
+    assert (hashed.count(one), hashed.count(two)) == (2, 1)
+    assert [keys.index(key) for key in keys] == [0, 0, 2, 2, 4, 0]
+    assert ours.key(other(broadcast=bytes(bytearray(one)))) == keys[0]
 
 
 class Shaken:
