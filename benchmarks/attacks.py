@@ -123,11 +123,11 @@ def _far_back(
         back = {name: start[name] - factor * (t - start[name]) for name, t in weights.items()}
         packed = Upload(note.pack({**tensors, **back}))
         try:
-            received = receive(job, packed, trained)
+            largest = receive(job, packed, trained)
         except ValueError:
             factor /= 2
             continue
-        if max(received.largest.values()) < LEAST_APART:
+        if max(largest.values()) < LEAST_APART:
             return packed
         factor /= 2
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cluster.scheduling.placement import Bundle
+from cluster.scheduling.capacity import Bundle
 from fl.data.partition import dirichlet_lists
 from fl.federation import Request
 

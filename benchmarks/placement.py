@@ -29,7 +29,7 @@ from rich.table import Table
 from schedulers import SCHEDULERS, Scheduler, ours, simulate
 
 from cluster.hardware.private_ray import private_ray
-from cluster.scheduling.placement import Slot, lower_bound
+from cluster.scheduling.capacity import Slot, lower_bound
 from fl.json_files import JsonObject
 
 

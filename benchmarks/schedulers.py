@@ -6,8 +6,8 @@ from typing import Protocol
 
 from federations import Job, Machine, with_largest_request
 
-from cluster.scheduling.capacity import FreeCapacity, Need, Slot, need_of
-from cluster.scheduling.placement import Bundle, Placement
+from cluster.scheduling.capacity import Bundle, FreeCapacity, Need, Slot, need_of
+from cluster.scheduling.placement import Placement
 
 
 class Scheduler(Protocol):

@@ -10,10 +10,10 @@ from typing import Literal
 
 from fl.errors import ClientFailed, ServerFailed, UserError
 from fl.events import ClientDropped, ClientEnd, Events
-from fl.exchange import Message, Upload
+from fl.exchange import Message, StoredTensors, Upload, visible
 from fl.federation import Client, Executor, Job, Memory, Update, UpdateStore
 from fl.plausible import outliers
-from fl.receiving import Check, Received, largest_values, receive
+from fl.receiving import Check, largest_values, receive
 
 OnFailure = Literal["stop", "drop"]
 """Whether a run stops, or drops the client and goes on, when a client has failed for good."""
@@ -97,10 +97,10 @@ class ClientMap:
             if upload is None:
                 continue
             try:
-                received = self._receive(job, upload)
+                self._receive(job, upload)
             except ValueError:
                 continue
-            found[k] = self._keep(job, received, reused=True)
+            found[k] = self._keep(job, upload, reused=True)
         return found
 
     def _train(self, jobs: Sequence[Job]) -> dict[int, Update]:
@@ -112,13 +112,13 @@ class ClientMap:
                     drop(outcome, self.on_failure, self.dropped, self.events)
                     continue
                 try:
-                    received = self._receive(job, outcome)
+                    self._receive(job, outcome)
                 except ValueError as refused:
                     failed = ClientFailed(k, job.client.model, str(refused))
                     drop(failed, self.on_failure, self.dropped, self.events)
                     continue
                 self.store.put(self._keys[k], k, outcome)
-                updates[k] = self._keep(job, received, reused=False)
+                updates[k] = self._keep(job, outcome, reused=False)
         lost = {job.client.id for job in jobs} - updates.keys() - self.dropped.keys()
         assert not lost, f"the executor lost clients {sorted(lost)}"
         return updates
@@ -159,23 +159,17 @@ class ClientMap:
                 reason = f"{self.dropped[k]}; no {job.client.role} client is left"
                 raise ClientFailed(k, job.client.model, reason)
 
-    def _receive(self, job: Job, upload: Upload) -> Received:
-        """Checks the upload; raises `ValueError` if it is refused.
+    def _receive(self, job: Job, upload: Upload) -> None:
+        """Checks the upload and notes its largest values; raises `ValueError` if it is refused.
 
         What stays with the client is checked as well: kept unchecked, a memory that its client
         cannot use would stop each later start of the run.
         """
         member, names = self.members[job.client.id], upload.forms
         private = bool(names) and all(self.private(member, name) for name in names)
-        received = receive(
-            job,
-            upload,
-            self.check,
-            private=private,
-            began=self._began(job),
-        )
-        self._largest[job.client.id] = received.largest
-        return received
+        began = self._began(job)
+        largest = receive(job, upload, self.check, private=private, began=began)
+        self._largest[job.client.id] = largest
 
     def _began(self, job: Job) -> dict[str, float]:
         """By name, the largest magnitude of what the client was sent, or else remembers."""
@@ -187,10 +181,10 @@ class ClientMap:
                 began |= self._sent[id(message)]
         return began
 
-    def _keep(self, job: Job, received: Received, *, reused: bool) -> Update:
-        client, note = job.client, received.upload.note
+    def _keep(self, job: Job, upload: Upload, *, reused: bool) -> Update:
+        client, note = job.client, upload.note
         sent = self.counted[client.id] = Counter()
-        for name, form in received.upload.forms.items():
+        for name, form in upload.forms.items():
             sent[self._recipient(self.members[client.id], name)] += form.num_bytes
         if not reused:
             self._at_work.append(note.span)
@@ -213,20 +207,25 @@ class ClientMap:
                 losses=note.losses,
             )
         )
-        update = self._update(client, received, reused=reused)
+        update = self._update(client.id, upload, reused=reused)
         if self.each:
             self.each(update)
         return update
 
-    def _update(self, client: Client, received: Received, *, reused: bool) -> Update:
-        key, member, upload = self._keys[client.id], self.members[client.id], received.upload
+    def _update(self, k: int, upload: Upload, *, reused: bool) -> Update:
+        """What the method gets: the tensors that are not private, read from the upload's file, or
+        held in memory where there is none."""
+        key, member = self._keys[k], self.members[k]
         path = self.store.file(key)
+        if path is None and upload.mapped:
+            upload = Upload(bytes(upload))  # what is mapped may be gone after its turn
         if self.remember:
-            read = partial(stored, self.store, key, client.id) if path else lambda: upload
-            self.memories[client.id] = Memory(key, read, received.largest)
+            read = partial(stored, self.store, key, k) if path else lambda: upload
+            self.memories[k] = Memory(key, read, self._largest[k])
+        forms = visible(upload.forms, lambda name: not self.private(member, name))
         return Update(
             client=member,
-            tensors=received.tensors(path, lambda name: not self.private(member, name)),
+            tensors=StoredTensors(path or upload, forms, upload.counts, finite=True),
             stats=upload.note.stats,
             seconds=upload.note.seconds,
             reused=reused,

@@ -7,14 +7,12 @@ as ``sent classifier.conv.weight with NaN``: its caller names the client.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from fl.exchange import PIECE_BYTES, Form, Message, StoredTensors, Upload, visible
+from fl.exchange import PIECE_BYTES, Form, Message, Upload
 from fl.federation import Job, RunSpec, Update
 from fl.plausible import ANSWERS, LARGEST_ANSWER, VARIANCE, WHY, extent
 
@@ -26,28 +24,6 @@ LARGEST = 1e9
 """The largest value of a float of which nothing else is known."""
 
 
-@dataclass(frozen=True, eq=False)
-class Received:
-    """An upload that was checked."""
-
-    upload: Upload
-    largest: Mapping[str, float]
-    """The largest magnitude in each tensor of floats, all of which are finite."""
-
-    def tensors(
-        self, path: Path | None, passes: Callable[[str], bool] = lambda name: True
-    ) -> StoredTensors:
-        """What a method sees: the tensors whose name passes, read from the file where the upload is
-        kept, or held in memory where there is none."""
-        source = path or self._owned()
-        forms = visible(self.upload.forms, passes)
-        return StoredTensors(source, forms, self.upload.counts, finite=True)
-
-    def _owned(self) -> Message:
-        """The upload in this process's own memory: what is mapped may be gone after its turn."""
-        return Message(bytes(self.upload)) if self.upload.mapped else self.upload
-
-
 def receive(
     job: Job,
     upload: Upload,
@@ -55,7 +31,7 @@ def receive(
     *,
     private: bool = False,
     began: Mapping[str, float] | None = None,
-) -> Received:
+) -> dict[str, float]:
     """Checks what a job's client sent.
 
     Args:
@@ -65,11 +41,14 @@ def receive(
         private: whether all of it stays with the client.
         began: by name, the largest magnitude of what the client was sent, or remembered.
 
+    Returns:
+        The largest magnitude in each tensor of floats, all of which are finite.
+
     Raises:
         ValueError: the first thing that is wrong with it.
     """
     try:
-        stats, largest = upload.note.stats, {}
+        stats, largest = upload.note.stats, dict[str, float]()
         # A small one is copied once, for all checks.
         tensors = dict(upload) if len(upload.content) <= PIECE_BYTES else upload
         for name, form in upload.forms.items():
@@ -98,7 +77,7 @@ def receive(
     except (ValueError, RuntimeError) as error:  # RuntimeError: torch, of tensors that do not fit
         reason = " ".join(str(error).split())[:300]
         raise ValueError(reason.removeprefix(f"client {job.client.id} ")) from None
-    return Received(upload, largest)
+    return largest
 
 
 def largest_values(message: Message) -> dict[str, float]:

@@ -23,8 +23,7 @@ from cluster.clients.extensions import (
 )
 from cluster.clients.memory_cap import capped
 from cluster.hardware.bundles import Bundles
-from cluster.scheduling.capacity import FreeCapacity, Need, need_of
-from cluster.scheduling.placement import Slot
+from cluster.scheduling.capacity import FreeCapacity, Need, Slot, need_of
 from fl.data.datasets import Split
 from fl.data.lazy import Lazy
 from fl.errors import UserError, reason_of

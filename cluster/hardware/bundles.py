@@ -17,7 +17,7 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.hardware.ray_internals import gpus_of_group
-from cluster.scheduling.placement import Bundle
+from cluster.scheduling.capacity import Bundle
 from fl.errors import UserError
 
 REFUSED_AFTER_S = 60.0

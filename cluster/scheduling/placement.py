@@ -17,7 +17,6 @@ from cluster.scheduling.capacity import (
     Need,
     Slot,
     could_fit,
-    lower_bound,
     need_of,
     refusal,
 )
@@ -127,9 +126,6 @@ def reserve(
             if then.fits(need, slot):
                 reservations.append(Reservation(client, need, slot, awaited, moment))
     return min(reservations, key=lambda reservation: reservation.moment, default=None)
-
-
-__all__ = ["Bundle", "Placement", "Slot", "lower_bound"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from federations import (
 )
 from schedulers import SCHEDULERS, Scheduler, first_come, ours, simulate
 
-from cluster.scheduling.placement import Bundle, lower_bound
+from cluster.scheduling.capacity import Bundle, lower_bound
 from fl.federation import Request
 
 BOX = Machine(

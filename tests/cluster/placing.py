@@ -7,7 +7,8 @@ from fractions import Fraction
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from cluster.scheduling.placement import Bundle, Placement, Slot
+from cluster.scheduling.capacity import Bundle, Slot
+from cluster.scheduling.placement import Placement
 from fl.federation import Request
 
 MEMORY = 100

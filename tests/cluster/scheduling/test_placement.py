@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.scheduling.placement import Bundle, Placement, Slot, lower_bound
+from cluster.scheduling.capacity import Bundle, Slot, lower_bound
+from cluster.scheduling.placement import Placement
 from fl.errors import UserError
 from fl.federation import Request
 from tests.cluster.placing import (
