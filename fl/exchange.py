@@ -8,6 +8,7 @@ checked it.
 
 import json
 import mmap
+import reprlib
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
@@ -51,9 +52,6 @@ MOST_SHARED = 2048
 MOST_HELD_BYTES = 1 << 20
 """Tensors and bytes of the largest header that is held beside others: with more, those of a few
 clients who lie would fill the memory."""
-WORDS = ("role", "model", "node", "device", "device_uuid")
-WHOLE = (("client", -1), ("peak_bytes", 0), ("cohort", 1))
-"""Whole numbers, each with the smallest that it may be."""
 OPTIONAL = ("node", "device", "device_uuid", "assigned", "peak_bytes")
 """What may be null."""
 RESERVED = {"event", "crc", *(field.name for field in fields(ClientEnd))}
@@ -452,43 +450,34 @@ def _refuse_gaps(forms: Forms, size: int) -> None:
 def _check_note(note: SettingValues) -> None:
     """Raises `ValueError` for the first entry that is not what it should be."""
     given = {n: value for n, value in note.items() if value is not None or n not in OPTIONAL}
-    _check_times(given.get("seconds"), given.get("span", (0.0, 0.0)))
-    _check_words(given)
-    for name, least in WHOLE:
-        value = given.get(name, least)
-        if type(value) is not int or not least <= value < 2**62:
-            raise ValueError(f"reports an impossible {name}: {str(value)[:60]}")
-    for name in ("stats", "assigned"):
-        _check_figures(given.get(name, {}))
+    given.setdefault("seconds", None)  # the one that there must be
+    for name, fits in NOTE.items():
+        if name in given and not fits(given[name]):
+            raise ValueError(f"reports an impossible {name}: {reprlib.repr(given[name])}")
     if taken := RESERVED & given.get("stats", {}).keys():
         raise ValueError(f"reports a figure by a name that is taken: {min(taken)}")
-    losses = given.get("losses", [])
-    if not isinstance(losses, list) or len(losses) > MOST_FIGURES or not all(map(_number, losses)):
-        raise ValueError("reports losses that are no numbers")
 
 
-def _check_times(seconds: Any, span: Any) -> None:
-    if not isinstance(span, list | tuple) or len(span) != 2 or not all(map(_number, span)):
-        raise ValueError(f"reports no span of time: {str(span)[:60]}")
-    if not _number(seconds) or seconds < 0 or span[0] > span[1]:
-        raise ValueError(f"reports impossible times: {str(seconds)[:60]} s")
+def _span(value: Any) -> bool:
+    return _numbers(value) and len(value) == 2 and value[0] <= value[1]
 
 
-def _check_words(note: SettingValues) -> None:
-    for name in WORDS:
-        word = note.get(name, "")
-        if not (isinstance(word, str) and len(word) <= MOST_CHARACTERS):
-            raise ValueError(f"reports no readable {name}")
-        if not word.isprintable():
-            raise ValueError(f"reports a {name} that cannot be printed")
+def _count(least: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and least <= value < 2**62
 
 
-def _check_figures(figures: Any) -> None:
-    if not isinstance(figures, dict) or len(figures) > MOST_FIGURES:
-        raise ValueError("reports no figures by name")
-    for name, value in figures.items():
-        if not _number(value) or len(name) > MOST_CHARACTERS or not name.isprintable():
-            raise ValueError(f"reports an impossible figure: {name[:60]!r} {str(value)[:60]}")
+def _word(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= MOST_CHARACTERS and value.isprintable()
+
+
+def _figures(value: Any) -> bool:
+    return isinstance(value, dict) and _numbers([*value.values()]) and all(map(_word, value))
+
+
+def _numbers(value: Any) -> bool:
+    return (
+        isinstance(value, list | tuple) and len(value) <= MOST_FIGURES and all(map(_number, value))
+    )
 
 
 def _number(value: object) -> bool:
@@ -497,3 +486,17 @@ def _number(value: object) -> bool:
         and not isinstance(value, bool)
         and abs(value) < LARGEST_FIGURE
     )
+
+
+NOTE: dict[str, Callable[[Any], bool]] = {
+    "seconds": lambda value: _number(value) and value >= 0,
+    "span": _span,
+    **dict.fromkeys(("role", "model", "node", "device", "device_uuid"), _word),
+    "client": _count(-1),
+    "peak_bytes": _count(0),
+    "cohort": _count(1),
+    "stats": _figures,
+    "assigned": _figures,
+    "losses": _numbers,
+}
+"""What the entries of a client's note are."""

@@ -388,40 +388,25 @@ def test_a_note_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    "changes",
     [
-        ({"seconds": None}, "impossible times"),
-        ({"seconds": -1}, "impossible times"),
-        ({"seconds": "1"}, "impossible times"),
-        ({"seconds": True}, "impossible times"),
-        ({"span": [3.0, 2.0]}, "impossible times"),
-        ({"span": [1.0]}, "no span"),
-        ({"span": "ab"}, "no span"),
-        ({"peak_bytes": -5}, "impossible peak_bytes"),
-        ({"peak_bytes": 2**70}, "impossible peak_bytes"),
-        ({"cohort": 0}, "impossible cohort"),
-        ({"node": "a\x1b[2Jb"}, "cannot be printed"),
-        ({"node": "n" * 201}, "no readable node"),
-        ({"model": 7}, "no readable model"),
-        ({"stats": [1]}, "no figures"),
-        ({"stats": {"loss": "low"}}, "impossible figure"),
-        ({"stats": {"loss": 1e39}}, "impossible figure"),
-        ({"stats": {"x\n": 1.0}}, "impossible figure"),
-        ({"stats": {str(n): 0.0 for n in range(10_001)}}, "no figures"),
-        ({"assigned": {"GPU": None}}, "impossible figure"),
-        *(({"span": value}, "no span") for value in (None, 0, False, [], {})),
-        *(({"stats": value}, "no figures") for value in (None, 0, False, [], "")),
-        *(({"losses": value}, "losses that are no numbers") for value in (None, 0, False, {})),
-        ({"assigned": []}, "no figures"),
-        ({"cohort": None}, "impossible cohort"),
-        ({"client": None}, "impossible client"),
-        ({"role": None}, "no readable role"),
-        ({"losses": 0.5}, "losses that are no numbers"),
-        ({"losses": [0.5, "low"]}, "losses that are no numbers"),
+        *({"seconds": value} for value in (None, -1, "1", True)),
+        *({"span": value} for value in ([3.0, 2.0], [1.0], "ab", None, 0, False, [], {})),
+        *({"peak_bytes": value} for value in (-5, 2**70)),
+        *({"cohort": value} for value in (0, None)),
+        {"client": None},
+        {"role": None},
+        *({"node": value} for value in ("a\x1b[2Jb", "n" * 201)),
+        {"model": 7},
+        *({"stats": value} for value in ([1], {"loss": "low"}, {"loss": 1e39}, {"x\n": 1.0})),
+        *({"stats": value} for value in ({str(n): 0.0 for n in range(10_001)}, None, 0, [], "")),
+        *({"assigned": value} for value in ({"GPU": None}, [])),
+        *({"losses": value} for value in (0.5, [0.5, "low"], None, 0, False, {})),
     ],
 )
-def test_impossible_notes_are_refused(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
+def test_impossible_notes_are_refused(changes: dict[str, Any]) -> None:
+    (name,) = changes
+    with pytest.raises(ValueError, match=f"reports an impossible {name}: [ -~]*$"):
         ClientNote.of(Upload(told(**changes)).header.note)
 
 
