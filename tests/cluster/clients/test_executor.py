@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from cluster.clients.actors import Actors, Process
 from cluster.clients.executor import RayExecutor
 from cluster.hardware.bundles import Bundles
 from fl.condensation.task import LocalCondensation, condense
@@ -24,9 +22,8 @@ from fl.federation import Client, Job, Request, RunSpec, TaskInput, TaskOutput, 
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 from fl.training.progress import PERIOD_S, report
-from fl.training.recipe import Recipe
 from fl.training.sizes import CohortSizes
-from fl.training.task import task_of, train_by_recipe
+from fl.training.task import train_by_recipe
 from tests.cluster.living import alive
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import Told, into, named
@@ -176,13 +173,6 @@ def light(client: int, task=train_by_recipe) -> Job:  # type: ignore[no-untyped-
     return replace(own, client=replace(own.client, request=request), indices=np.arange(5 + client))
 
 
-@task_of
-def recipe_fails_on_two(inputs: TaskInput) -> Recipe:
-    if inputs.client.id == 2:
-        raise ArithmeticError("the loss is NaN")
-    return inputs.client.training.recipe(inputs)
-
-
 def in_fours() -> CohortSizes:
     sizes = CohortSizes()
     sizes.next = lambda job: 4
@@ -211,53 +201,12 @@ def test_the_pool_trains_cohorts_to_the_same_bits_as_each_client_alone(bundles: 
     assert sorted(cohorts_as_alone(jobs, results)) == [1, *[2] * 2, *[3] * 3, *[4] * 4]
 
 
-def known_pairs() -> CohortSizes:
-    sizes = CohortSizes()
-    sizes.next = lambda job: 2
-    sizes.knows = lambda job: True
-    return sizes
-
-
-def test_a_process_is_given_several_small_cohorts_at_once(
-    bundles: Bundles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[tuple[int, int]] = []
-    submit = Actors.submit
-
-    def counted(self: Actors, process: Process, jobs: list[Job], size: int) -> object:
-        calls.append((len(jobs), size))
-        return submit(self, process, jobs, size)
-
-    monkeypatch.setattr(Actors, "submit", counted)
-    jobs = [light(k) for k in range(16)]
-    executor = RayExecutor(TRAIN, bundles, sizes=known_pairs(), rates={"cvae-small": 1e-9})
-    results = uploads(executor, jobs)
-    assert max(clients for clients, _ in calls) > 2
-    assert sum(clients for clients, _ in calls) == 16
-    assert {size for _, size in calls} <= {1, 2}
-    assert max(cohorts_as_alone(jobs, results)) == 2
-
-
 def test_light_condensers_condense_in_company_to_the_same_bits(bundles: Bundles) -> None:
     config = LocalCondensation(width=0.03, images_per_class=1, steps=2, batch_size=2)
     jobs = [light(k, condense) for k in range(6)]
     jobs = [replace(own, client=replace(own.client, training=config)) for own in jobs]
     results = uploads(RayExecutor(TRAIN, bundles, sizes=in_fours()), jobs)
     assert max(cohorts_as_alone(jobs, results)) > 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sizes", [in_fours, known_pairs])
-def test_who_fails_in_company_is_named_alone(
-    bundles: Bundles, sizes: Callable[[], CohortSizes]
-) -> None:
-    seen: list[Told] = []
-    rates = {"cvae-small": 1e-9}
-    executor = RayExecutor(TRAIN, bundles, sizes=sizes(), rates=rates)
-    jobs = [light(k, recipe_fails_on_two) for k in range(8)]
-    with pytest.raises(ClientFailed, match=r"client 2 \(cvae-small\) failed: ArithmeticError"):
-        uploads(executor, jobs, Events(into(seen)))
-    assert {e["client"] for e in seen if e["event"] == "client_failed"} == {2}
 
 
 @pytest.mark.slow
