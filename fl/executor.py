@@ -20,7 +20,7 @@ from fl.exchange import ClientNote, Upload, readable_notes, unpack
 from fl.federation import Job, TaskInput
 from fl.memory import peak_memory, retain_freed_memory
 from fl.training.progress import reported_to
-from fl.training.sizes import CohortSizes, groups, halves, take, work
+from fl.training.sizes import CohortSizes, groups, halves, take, work_together
 from fl.training.task import train_many
 
 MOST_NAMED = 5
@@ -63,7 +63,7 @@ def time_limit(
     if given is not None:
         return given * len(jobs)
     rate = rates.get(jobs[0].client.model)
-    return None if rate is None else max(LEAST_LIMIT_S, PATIENCE * rate * sum(map(work, jobs)))
+    return None if rate is None else max(LEAST_LIMIT_S, PATIENCE * rate * work_together(jobs))
 
 
 def run_job(job: Job, train: Split, place: Place = HERE) -> bytes:

@@ -27,7 +27,7 @@ from fl.exchange import Upload, readable_notes
 from fl.executor import time_limit
 from fl.federation import Job
 from fl.training.progress import PERIOD_S
-from fl.training.sizes import CohortSizes, groups, halves, take, work
+from fl.training.sizes import CohortSizes, groups, halves, take, work, work_together
 from fl.training.slots import SLOTS
 
 NODE_CHECK_S = 5.0
@@ -184,7 +184,7 @@ class _Map:
         """Lets clients wait for a slot, under the first one's id; the rest follows them."""
         leader = jobs[0].client
         self._waiting[leader.id] = jobs, rest
-        self._placement.add(leader.id, leader.request, leader.model, sum(map(work, jobs)))
+        self._placement.add(leader.id, leader.request, leader.model, work_together(jobs))
 
     def _start_those_that_fit(self) -> None:
         while started := self._placement.start():

@@ -101,7 +101,10 @@ def measured(
         inventory.check(
             assignment.role, requests[assignment], measured=requests[assignment] != request
         )
-    rates = {a.training.model: steps[s].seconds_per_sample for a, s in subjects.items()}
+    rates: dict[str, float] = {}
+    for assignment, subject in subjects.items():  # alone a model is slower than in a wave
+        model, rate = assignment.training.model, steps[subject].seconds_per_sample
+        rates[model] = max(rate, rates.get(model, 0.0))
     return Requests(requests, rates)
 
 

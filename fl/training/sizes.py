@@ -60,6 +60,14 @@ def work(job: Job) -> int:
     return job.client.training.work(job.client.num_samples)
 
 
+def work_together(jobs: Sequence[Job]) -> int:
+    """The same of clients of one model who run one after another, in cohorts, or as a wave, which
+    takes as long with one client as with its slots full."""
+    if jobs[0].client.request.in_waves:
+        return SLOTS * max(map(work, jobs))
+    return sum(map(work, jobs))
+
+
 class CohortSizes:
     """The quickest cohort size of each kind of training, learned from the cohorts that ran.
 

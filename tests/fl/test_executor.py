@@ -59,6 +59,18 @@ def test_the_limit_is_the_users_or_generous_or_none_where_nothing_is_measured() 
     assert time_limit(jobs, None, {model: 100.0}) == pytest.approx(20 * 100 * samples)
 
 
+def test_a_wave_of_few_may_take_as_long_as_a_full_one() -> None:
+    def wave(samples: list[int]) -> list[Job]:
+        jobs = [light(k, size=n) for k, n in enumerate(samples)]
+        request = replace(jobs[0].client.request, in_waves=True)
+        return [replace(j, client=replace(j.client, request=request)) for j in jobs]
+
+    rates = {"cvae-small": 100.0}
+    few = time_limit(wave([9, 3]), None, rates)
+    assert few == time_limit(wave([9] * 256), None, rates)
+    assert few == time_limit([light(k, size=9) for k in range(256)], None, rates)
+
+
 def slow(inputs: TaskInput) -> TaskOutput:
     time.sleep(0.5)
     return TaskOutput(tensors={})

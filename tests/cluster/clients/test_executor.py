@@ -12,7 +12,6 @@ import torch
 
 from cluster.clients.executor import RayExecutor
 from cluster.hardware.bundles import Bundles
-from fl.condensation.task import LocalCondensation, condense
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import Events
@@ -199,14 +198,6 @@ def test_the_pool_trains_cohorts_to_the_same_bits_as_each_client_alone(bundles: 
     assert len(results) == 10
     # The last are cut to end together.
     assert sorted(cohorts_as_alone(jobs, results)) == [1, *[2] * 2, *[3] * 3, *[4] * 4]
-
-
-def test_light_condensers_condense_in_company_to_the_same_bits(bundles: Bundles) -> None:
-    config = LocalCondensation(width=0.03, images_per_class=1, steps=2, batch_size=2)
-    jobs = [light(k, condense) for k in range(6)]
-    jobs = [replace(own, client=replace(own.client, training=config)) for own in jobs]
-    results = uploads(RayExecutor(TRAIN, bundles, sizes=in_fours()), jobs)
-    assert max(cohorts_as_alone(jobs, results)) > 1
 
 
 @pytest.mark.slow

@@ -128,6 +128,21 @@ def test_times_are_by_model() -> None:
     assert rates == dict.fromkeys(("vgg9", "cnn", "cvae-small"), 0.5)
 
 
+def test_the_time_of_a_model_is_the_longest_that_a_client_of_it_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Alone it takes longer than each of a wave."""
+    small = Assignment("generator", CNN.training)
+
+    def pretend(subjects: Iterable[Subject], device: str, *, anew: bool) -> dict[Subject, Step]:
+        return {s: Step(peak_bytes=1, seconds_per_sample=1.0 - 0.9 * s.shared) for s in subjects}
+
+    monkeypatch.setattr(requests, "measure_steps", pretend)
+    for parts in ([CNN, small], [small, CNN]):
+        found = measured(parts, [1, 1], PROBLEM, ResourcesConfig(), machine())
+        assert found.rates == {"cnn": 1.0}
+
+
 def test_a_model_that_outgrows_the_machine_is_refused() -> None:
     small = machine(gpus=1, gpu_memory=3 * 2**29)
     with pytest.raises(UserError, match=r"a classifier client asks for 1 cores, 1\.\d+ of a GPU"):
