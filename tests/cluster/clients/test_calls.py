@@ -4,30 +4,36 @@ On a Ray without processes; tests/cluster/clients/test_executor.py and test_faul
 ones.
 """
 
+import gc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from ray.exceptions import RayActorError, RayTaskError
 
 from cluster.clients import actors, executor
-from cluster.clients.actors import Process, Sent
+from cluster.clients.actors import ClientActor, Process, Sent
 from cluster.clients.executor import RayExecutor
 from cluster.clients.memory_cap import OverspentError
 from cluster.hardware.bundles import Bundles
 from fl.errors import ClientFailed
 from fl.events import Events
 from fl.exchange import ClientNote, Upload
+from fl.executor import InProcess
 from fl.federation import Job, Request, Task, TaskInput, TaskOutput
+from fl.training import sizes, slots
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
+from fl.training.recipe import Recipe
 from fl.training.sizes import CohortSizes
 from tests.cluster.fake_ray import FakeRay, Reference
 from tests.cluster.placing import MEMORY, bundle
-from tests.fl.toy import PROBLEM, Told, client, into, named, split
+from tests.fl.toy import GENERATOR, PROBLEM, Told, client, into, named, split
+from tests.pretended_gpu import pretended_gpus
 
 WAVES = Request(cpus=1, gpus=0.1, shared=True, in_waves=True)
 LIGHT = Request(cpus=1, gpus=0, shared=True)
@@ -45,6 +51,9 @@ class Worker:
 
     def take(self) -> list[Any]:
         return []
+
+    def put(self, reports: Sequence[Any]) -> None:
+        pass
 
     def run(self, sent: list[Sent], size: int, *columns: Any) -> Any:
         if error := next(filter(None, (self.fails(each.job) for each in sent)), None):
@@ -118,10 +127,10 @@ def ended(
 
 
 def of_size(size: int, *, known: bool = False) -> CohortSizes:
-    sizes = CohortSizes()
-    sizes.next = lambda job: size  # type: ignore[method-assign]
-    sizes.knows = lambda job: known  # type: ignore[method-assign]
-    return sizes
+    made = CohortSizes()
+    made.next = lambda job: size  # type: ignore[method-assign]
+    made.knows = lambda job: known  # type: ignore[method-assign]
+    return made
 
 
 def test_a_gpu_has_one_process_for_waves_of_hundreds(calls: Calls, ray: FakeRay) -> None:
@@ -137,6 +146,38 @@ def test_heavy_clients_have_their_shares_beside_a_wave(calls: Calls) -> None:
     assert len(ended([*jobs(8, HEAVY), *jobs(592, WAVES, first=8)])) == 600
     assert calls.sizes == [198, 197, 197]
     assert {(0, True): 1, (0, False): 2} in calls.at_once
+
+
+def test_a_gpus_process_trains_wave_after_wave_to_what_each_client_is_alone(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waves: list[int] = []
+
+    def counted(recipes: Sequence[Recipe], count: int) -> list[TaskOutput]:
+        waves.append(len(recipes))
+        return in_slots(recipes, count)
+
+    in_slots = slots.train
+    monkeypatch.setattr(slots, "train", counted)
+    monkeypatch.setattr(slots, "suits", lambda device: device.type == "cuda")
+    for module in (slots, sizes, executor):
+        monkeypatch.setattr(module, "SLOTS", 3)
+    ray.make = lambda *given: ClientActor(*given) if given else Worker()
+    light = [
+        replace(own, client=replace(own.client, training=GENERATOR), task=GENERATOR.task)
+        for own in jobs(7, WAVES)
+    ]
+    with pretended_gpus():
+        found = ended(light)
+    gc.unfreeze()
+    assert waves == [3, 2, 2]
+    for own in light:
+        upload = found[own.client.id]
+        assert isinstance(upload, Upload)
+        assert (upload.note.device, upload.note.cohort) == ("cuda", 3 if own.client.id < 3 else 2)
+        ((_, alone),) = InProcess(TRAIN).run([own], Events())
+        assert isinstance(alone, Upload)
+        torch.testing.assert_close(dict(upload), dict(alone))
 
 
 def another(inputs: TaskInput) -> TaskOutput:
@@ -156,18 +197,18 @@ def test_a_process_is_given_several_small_cohorts_at_once(calls: Calls) -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "sizes"),
+    ("request_", "own"),
     [(WAVES, None), (LIGHT, of_size(4)), (LIGHT, of_size(2, known=True))],
 )
 def test_who_fails_in_company_is_named_alone(
-    request_: Request, sizes: CohortSizes | None, monkeypatch: pytest.MonkeyPatch
+    request_: Request, own: CohortSizes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(job: Job) -> Exception | None:
         return RayTaskError("run", "", ArithmeticError("NaN")) if job.client.id == 7 else None
 
     monkeypatch.setattr(Worker, "fails", staticmethod(fails))
     heard: list[Told] = []
-    options: dict[str, Any] = {"sizes": sizes} if sizes else {}
+    options: dict[str, Any] = {"sizes": own} if own else {}
     rates = {"cvae-small": 1e-9}
     found = ended(jobs(300, request_), heard=heard, attempts=2, rates=rates, **options)
     assert str(found.pop(7)) == (
