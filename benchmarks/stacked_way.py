@@ -71,7 +71,8 @@ def ways(clients: int) -> list[Way]:
     cores = torch.get_num_threads()
     one, shared = Request(cpus=1, gpus=0.1), Request(cpus=1, gpus=0.1, shared=True)
     part = min(clients, max(100, clients // 5))
-    here = clients if torch.cuda.is_available() else part  # there they train in waves
+    ours = replace(shared, in_waves=torch.cuda.is_available())
+    here = clients if ours.in_waves else part
     return [
         Way(BASELINES[0], alone, replace(one, cpus=cores), part, on_ray=False),
         Way(BASELINES[1], alone, one, part, on_ray=False),
@@ -80,8 +81,8 @@ def ways(clients: int) -> list[Way]:
         Way(ON_A_CARD, hand_derived, one, part, on_ray=False),
         Way("an actor per client", alone, one, min(clients, 8), on_ray=True, whole=True),
         Way("pool of actors, one by one", alone, shared, part, on_ray=True),
-        Way("Onefold, one process", train_by_recipe, shared, here, on_ray=False),
-        Way("Onefold, pool of actors", train_by_recipe, shared, clients, on_ray=True),
+        Way("Onefold, one process", train_by_recipe, ours, here, on_ray=False),
+        Way("Onefold, pool of actors", train_by_recipe, ours, clients, on_ray=True),
     ]
 
 

@@ -117,10 +117,12 @@ def train_many(task: Task, clients: Sequence[TaskInput]) -> list[TaskOutput]:
     return outputs
 
 
-def trains_in_slots(task: Task, client: TaskInput) -> bool:
+def trains_in_slots(client: TaskInput) -> bool:
     """Whether clients with this one's training record train in slots, where this one is."""
-    recipe = recipe_of(task)
-    return recipe is not None and _in_slots(recipe, client)
+    training = client.client.training
+    return isinstance(training, RecipeTraining) and (
+        training.task is train_by_recipe and _in_slots(training.recipe, client)
+    )
 
 
 def _in_slots(recipe: RecipeFunction, client: TaskInput) -> bool:
