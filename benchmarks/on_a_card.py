@@ -32,7 +32,7 @@ from fl.arithmetic import arithmetic
 from fl.data.datasets import Split
 from fl.data.shard import Shard
 from fl.events import Events
-from fl.executor import run_job
+from fl.executor import run_jobs
 from fl.federation import Client, Job, Request, RunSpec, Training
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig, FitSpec
@@ -159,7 +159,7 @@ def training_steps(training: Training, steps: int) -> Callable[[], object]:
         broadcast=None,
         payload=None,
     )
-    return lambda: run_job(job, split)
+    return lambda: run_jobs([job], split)
 
 
 def fit_steps(width: float, steps: int) -> Callable[[], object]:

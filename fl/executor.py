@@ -66,11 +66,6 @@ def time_limit(
     return None if rate is None else max(LEAST_LIMIT_S, PATIENCE * rate * work_together(jobs))
 
 
-def run_job(job: Job, train: Split, place: Place = HERE) -> bytes:
-    """Runs one client's job; see :func:`run_jobs`."""
-    return run_jobs([job], train, place)[0]
-
-
 def run_jobs(jobs: Sequence[Job], train: Split, place: Place = HERE) -> list[bytes]:
     """Runs a cohort's jobs on this process's device and packs what each client uploads.
 

@@ -9,7 +9,7 @@ import torch
 
 from fl.arithmetic import arithmetic
 from fl.exchange import unpack
-from fl.executor import run_job
+from fl.executor import run_jobs
 from fl.federation import Job, TaskInput, TaskOutput
 from tests.fl.toy import CPU, PROBLEM, client, split
 from tests.pretended_gpu import pretended_gpus
@@ -86,5 +86,5 @@ def test_a_client_on_a_gpu_trains_in_the_runs_arithmetic(tf32: bool, rounded: in
         indices=np.arange(3),
     )
     with pretended_gpus():
-        _, note = unpack(run_job(job, split(3)))
+        _, note = unpack(run_jobs([job], split(3))[0])
     assert note["stats"] == {"tf32": rounded, "repeats": True}

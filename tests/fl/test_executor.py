@@ -9,9 +9,10 @@ import torch
 
 from fl.errors import ClientFailed
 from fl.events import Events
-from fl.exchange import Upload, pack, unpack
-from fl.executor import InProcess, run_job, time_limit
+from fl.exchange import Tensors, Upload, pack, unpack
+from fl.executor import InProcess, run_jobs, time_limit
 from fl.federation import Job, Task, TaskInput, TaskOutput
+from fl.json_files import JsonObject
 from fl.training.recipe import Recipe
 from fl.training.sizes import CohortSizes, work
 from fl.training.task import task_of, train_by_recipe
@@ -29,6 +30,11 @@ def job(task: Task, id: int = 0, *, cpus: float = 1) -> Job:
         broadcast=None,
         payload=None,
     )
+
+
+def ran(job: Job) -> tuple[Tensors, JsonObject]:
+    """What its client uploads, and the note."""
+    return unpack(run_jobs([job], TRAIN)[0])
 
 
 def sees_its_shard(inputs: TaskInput) -> TaskOutput:
@@ -89,7 +95,7 @@ def test_in_process_who_takes_longer_is_named_and_goes_on(caplog: pytest.LogCapt
 
 
 def test_a_task_sees_its_own_shard_as_numbers_in_zero_to_one() -> None:
-    tensors, note = unpack(run_job(job(sees_its_shard, id=3), TRAIN))
+    tensors, note = ran(job(sees_its_shard, id=3))
     assert torch.equal(tensors["images"] * 255, torch.tensor(TRAIN.images[[0, 5, 6]]).float())
     assert tensors["counts"].tolist() == [1, 2, 0]
     assert note["stats"] == {"id": 3}
@@ -101,13 +107,13 @@ def test_a_task_sees_what_it_was_sent() -> None:
         broadcast=pack({"weights": torch.ones(2)}, {}),
         payload=pack({"own": torch.zeros(1)}, {}),
     )
-    tensors, _ = unpack(run_job(sent, TRAIN))
+    tensors, _ = ran(sent)
     assert {name: t.tolist() for name, t in tensors.items()} == {"weights": [1, 1], "own": [0]}
-    assert unpack(run_job(job(echoes), TRAIN))[0] == {}
+    assert ran(job(echoes))[0] == {}
 
 
 def test_the_note_tells_who_trained_what_where_and_how_long() -> None:
-    _, note = unpack(run_job(job(counts_threads, id=7), TRAIN))
+    _, note = ran(job(counts_threads, id=7))
     assert (note["client"], note["role"], note["model"]) == (7, "classifier", "cnn")
     assert note["device"] == ("cuda" if torch.cuda.is_available() else "cpu")
     assert 0 <= note["seconds"] < 60
@@ -115,16 +121,16 @@ def test_the_note_tells_who_trained_what_where_and_how_long() -> None:
 
 @pytest.mark.parametrize(("cpus", "threads"), [(0.5, 1), (1, 1), (2, 2)])
 def test_a_task_computes_with_the_threads_it_asked_for(cpus: float, threads: int) -> None:
-    _, note = unpack(run_job(job(counts_threads, cpus=cpus), TRAIN))
+    _, note = ran(job(counts_threads, cpus=cpus))
     assert note["stats"]["threads"] == threads
 
 
 def test_threads_are_back_to_what_they_were_after_a_job_and_after_a_failure() -> None:
     before = torch.get_num_threads()
-    run_job(job(counts_threads, cpus=before + 1), TRAIN)
+    ran(job(counts_threads, cpus=before + 1))
     assert torch.get_num_threads() == before
     with pytest.raises(RuntimeError, match="out of luck"):
-        run_job(job(fails, cpus=before + 1), TRAIN)
+        ran(job(fails, cpus=before + 1))
     assert torch.get_num_threads() == before
 
 
@@ -135,7 +141,7 @@ def test_an_upload_does_not_depend_on_the_threads_of_the_process() -> None:
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            uploads.append(unpack(run_job(training, TRAIN))[0])
+            uploads.append(ran(training)[0])
     finally:
         torch.set_num_threads(before)
     assert same_bits(*uploads)
@@ -192,7 +198,7 @@ def test_a_cohort_leaves_what_each_client_would_have_left_alone(size: int) -> No
     assert sorted(e["client"] for e in named(events, "client_start")) == [0, 1, 2, 3, 4]
     for own in jobs:
         tensors, note = unpack(bytes(results[own.client.id]))
-        alone, alone_note = unpack(run_job(own, TRAIN))
+        alone, alone_note = ran(own)
         assert same_bits(tensors, alone)
         assert note["stats"] == alone_note["stats"]
         assert note["cohort"] == (1 if size == 2 and own.client.id == 0 else min(size, 5))
