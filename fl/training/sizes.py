@@ -12,13 +12,13 @@ import torch
 from fl.exchange import ClientNote
 from fl.federation import Job
 from fl.training.slots import SLOTS
-from fl.training.task import trains_in_cohorts
+from fl.training.task import has_fitted_slots, trains_in_cohorts
 from fl.whole_files import read_sealed, write_cache
 
 SIZES = (1, 2, 4, 8, 16, 32)
 """Cohort sizes that are tried on cores."""
-ON_GPU = (8, 32, SLOTS)
-"""And on a GPU, where a whole wave takes as long as one client, if the training fits into slots."""
+ON_GPU = (8, 32)
+"""And on a GPU, of trainings that do not fit into slots; the others train in waves."""
 TRIALS = 3
 """Cohorts timed of each size. The quickest counts, since the first one has to warm up."""
 NO_GAIN = 1.1
@@ -87,7 +87,7 @@ class CohortSizes:
         """How many clients of this kind should train together next."""
         if not _trains_in_cohorts(job):
             return 1
-        if job.client.request.in_waves:
+        if _in_waves(job):
             return SLOTS
         kind = _kind(job)
         if kind not in self._chosen:
@@ -96,8 +96,7 @@ class CohortSizes:
 
     def knows(self, job: Job) -> bool:
         """Whether this kind of training has been tried out, or needs no trials."""
-        known = job.client.request.in_waves or not _trains_in_cohorts(job)
-        return known or _kind(job) in self._chosen
+        return not _trains_in_cohorts(job) or _in_waves(job) or _kind(job) in self._chosen
 
     def learn(self, cohort: Sequence[Job], notes: Sequence[ClientNote]) -> None:
         """Records how long a cohort took, and the memory that it needed at its peak; nothing where
@@ -143,7 +142,7 @@ def _read(cache: Path) -> dict[str, int]:
     """The sizes that earlier runs learned; none where the file is missing or damaged."""
     try:
         learned = json.loads(read_sealed(cache) or b"{}")
-        return {kind: size for kind, size in learned.items() if size in (*SIZES, *ON_GPU)}
+        return {kind: size for kind, size in learned.items() if size in SIZES}
     except (OSError, ValueError, AttributeError):
         return {}
 
@@ -157,6 +156,13 @@ def _kind(job: Job) -> str:
 def _sizes(job: Job) -> tuple[int, ...]:
     on_gpu = job.client.request.gpus > 0 or torch.cuda.is_available()
     return ON_GPU if on_gpu else SIZES
+
+
+def _in_waves(job: Job) -> bool:
+    """Whether it was measured to train so, or others of its kind have trained so here."""
+    training, asked = job.client.training, job.client.request.in_waves
+    here = torch.cuda.is_available() and has_fitted_slots(job.task, training, job.run_spec)
+    return asked or here
 
 
 def _trains_in_cohorts(job: Job) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from itertools import chain, islice
 
-from fl.federation import Task, TaskInput, TaskOutput
+from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Training
 from fl.models.registry import MODELS
 from fl.seeding import in_round, seeded
 from fl.training import captured, dense_cvae, slots, stacked
@@ -129,6 +129,12 @@ def _in_slots(recipe: RecipeFunction, client: TaskInput) -> bool:
     return slots.suits(client.device) and slot_conflict(recipe, client) is None
 
 
+def has_fitted_slots(task: Task, training: Training, run_spec: RunSpec) -> bool:
+    """Whether this process has seen that clients with that training record fit into slots."""
+    kind = _kind(slots.conflict, recipe_of(task), training, run_spec)
+    return kind in _CONFLICTS and _CONFLICTS[kind] is None
+
+
 def conflict(recipe: RecipeFunction, client: TaskInput) -> str | None:
     """Why clients with this one's training record cannot train as one; None if they can."""
     return _looked_for(stacked.conflict, recipe, client)
@@ -142,11 +148,14 @@ def slot_conflict(recipe: RecipeFunction, client: TaskInput) -> str | None:
 def _looked_for(
     look: Callable[[Recipe], str | None], recipe: RecipeFunction, client: TaskInput
 ) -> str | None:
-    training = client.client.training
-    kind = (look, recipe, training, client.run_spec, MODELS.get(training.model))
+    kind = _kind(look, recipe, client.client.training, client.run_spec)
     if kind not in _CONFLICTS:
         _CONFLICTS[kind] = look(recipe(client))
     return _CONFLICTS[kind]
+
+
+def _kind(look: object, recipe: object, training: Training, run_spec: RunSpec) -> object:
+    return look, recipe, training, run_spec, MODELS.get(training.model)
 
 
 _CONFLICTS: dict[object, str | None] = {}

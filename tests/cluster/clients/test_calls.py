@@ -180,6 +180,20 @@ def test_a_gpus_process_trains_wave_after_wave_to_what_each_client_is_alone(
         torch.testing.assert_close(dict(upload), dict(alone))
 
 
+def test_in_one_process_waves_follow_the_first_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "suits", lambda device: device.type == "cuda")
+    for module in (slots, sizes):
+        monkeypatch.setattr(module, "SLOTS", 9)
+    training = replace(GENERATOR, epochs=1)
+    light = [
+        replace(own, client=replace(own.client, training=training), task=training.task)
+        for own in jobs(21, replace(WAVES, in_waves=False))
+    ]
+    with pretended_gpus():
+        found = [end.note.cohort for _, end in InProcess(TRAIN).run(light, Events())]  # type: ignore[union-attr]
+    assert found == [8] * 8 + [9] * 9 + [4] * 4
+
+
 def another(inputs: TaskInput) -> TaskOutput:
     return TaskOutput(tensors={})
 
