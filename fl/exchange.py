@@ -13,6 +13,7 @@ from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, lru_cache
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any, Self
@@ -454,6 +455,10 @@ def _check_note(note: SettingValues) -> None:
     for name, fits in NOTE.items():
         if name in given and not fits(given[name]):
             raise ValueError(f"reports an impossible {name}: {reprlib.repr(given[name])}")
+    for figure, value in chain(*(given.get(name, {}).items() for name in ("stats", "assigned"))):
+        if not (_word(figure) and _number(value)):
+            shown = f"{reprlib.repr(figure)} {reprlib.repr(value)}"
+            raise ValueError(f"reports an impossible figure: {shown}")
     if taken := RESERVED & given.get("stats", {}).keys():
         raise ValueError(f"reports a figure by a name that is taken: {min(taken)}")
 
@@ -471,7 +476,7 @@ def _word(value: Any) -> bool:
 
 
 def _figures(value: Any) -> bool:
-    return isinstance(value, dict) and _numbers([*value.values()]) and all(map(_word, value))
+    return isinstance(value, dict) and len(value) <= MOST_FIGURES
 
 
 def _numbers(value: Any) -> bool:

@@ -178,6 +178,7 @@ class _Map:
         self._wait(take(group, size), group)
 
     def _at_once(self, processes: int) -> int:
+        """How many of these processes, for which there is capacity, may be at work."""
         return max(1, min(processes, self._executor.max_actors or processes))
 
     def _wait(self, jobs: list[Job], rest: deque[Job]) -> None:

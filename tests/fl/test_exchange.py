@@ -406,8 +406,14 @@ def test_a_note_is_read_as_it_was_written() -> None:
 )
 def test_impossible_notes_are_refused(changes: dict[str, Any]) -> None:
     (name,) = changes
-    with pytest.raises(ValueError, match=f"reports an impossible {name}: [ -~]*$"):
+    with pytest.raises(ValueError, match=rf"reports an impossible ({name}|figure): [ -~]*$"):
         ClientNote.of(Upload(told(**changes)).header.note)
+
+
+def test_of_many_figures_the_impossible_one_is_shown() -> None:
+    stats = {**{f"figure {k}": 0.0 for k in range(9)}, "loss": 1e39}
+    with pytest.raises(ValueError, match=r"an impossible figure: 'loss' 1e\+39$"):
+        ClientNote.of(Upload(told(stats=stats)).header.note)
 
 
 def test_of_several_uploads_no_large_header_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
