@@ -114,7 +114,7 @@ def measure(subject: Subject) -> Step:
     # Two samples, as BatchNorm has no variance of one.
     job, split = _probing(subject, _probe(subject, 1)[0], 2)
     run_jobs([job], split)
-    in_slots = subject.shared and trains_in_slots(input_of(job, split, device_here()))
+    in_slots = subject.shared and trains_in_slots(job.task, input_of(job, split, device_here()))
     clients = slots.SLOTS if in_slots else 1
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

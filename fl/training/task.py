@@ -33,7 +33,14 @@ def task_of(recipe: RecipeFunction) -> Task:
         outputs = (_in_stages(way, part, list(islice(recipes, len(part)))) for part in parts)
         return list(chain.from_iterable(outputs))
 
-    return task_for_many(run_cohort)
+    task = task_for_many(run_cohort)
+    task.recipe = recipe  # type: ignore[attr-defined]
+    return task
+
+
+def _recipe_of(task: Task) -> RecipeFunction | None:
+    """The function that the task was made of; None for a task that was written in another way."""
+    return getattr(task, "recipe", None) if trains_in_cohorts(task) else None
 
 
 def _way(recipe: RecipeFunction, client: TaskInput, first: Recipe) -> tuple[Way, int]:
@@ -117,12 +124,10 @@ def train_many(task: Task, clients: Sequence[TaskInput]) -> list[TaskOutput]:
     return outputs
 
 
-def trains_in_slots(client: TaskInput) -> bool:
+def trains_in_slots(task: Task, client: TaskInput) -> bool:
     """Whether clients with this one's training record train in slots, where this one is."""
-    training = client.client.training
-    return isinstance(training, RecipeTraining) and (
-        training.task is train_by_recipe and _in_slots(training.recipe, client)
-    )
+    recipe = _recipe_of(task)
+    return recipe is not None and _in_slots(recipe, client)
 
 
 def _in_slots(recipe: RecipeFunction, client: TaskInput) -> bool:
@@ -131,7 +136,7 @@ def _in_slots(recipe: RecipeFunction, client: TaskInput) -> bool:
 
 def has_fitted_slots(task: Task, training: Training, run_spec: RunSpec) -> bool:
     """Whether this process has seen that clients with that training record fit into slots."""
-    kind = _kind(slots.conflict, recipe_of(task), training, run_spec)
+    kind = _kind(slots.conflict, _recipe_of(task), training, run_spec)
     return kind in _CONFLICTS and _CONFLICTS[kind] is None
 
 
