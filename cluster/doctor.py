@@ -26,8 +26,9 @@ from cluster.hardware.inventory import take_inventory
 from cluster.hardware.private_folders import temporary_folder
 from cluster.hardware.private_ray import parse_address, prepare_environment
 from cluster.hardware.shadows import environment, python
-from cluster.run.command_line import parse_record, setting_types, stop_with
+from cluster.run.command_line import parse_record, setting_types
 from cluster.run.run_dir import versions
+from cluster.run.steps import stop_with
 from fl.bounds import Settings
 from fl.errors import UserError
 from fl.json_files import JsonObject, read_json, write_json

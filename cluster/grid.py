@@ -7,8 +7,8 @@ of client updates.
 import sys
 from collections.abc import Iterable
 
-from cluster.run.steps import loading
-from cluster.suite import ended, make_table
+from cluster.run.steps import ended, loading
+from cluster.suite import make_table
 from fl.own_process import run_as_command
 
 # Whatever imports torch is imported where it is used: that takes seconds, and is said first.

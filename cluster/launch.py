@@ -1,23 +1,17 @@
 """``python -m cluster.launch``: the main command, which trains and fuses one federation."""
 
 import sys
-import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from cluster.run.steps import Steps, loading
-from fl.errors import ClientFailed, UserError
+from cluster.run.steps import Steps, ended, loading, stop_with
+from fl.errors import UserError
 from fl.json_files import JsonObject
-from fl.own_process import run_as_command, say_interrupted
-
-if TYPE_CHECKING:
-    from cluster.run.early_ray import EarlyRay
-    from cluster.run.options import Launch
-    from cluster.run.prepare import Prepared
+from fl.own_process import run_as_command
+from fl.whole_files import printable, refused_by_disk
 
 # Whatever imports torch is imported where it is used: that takes seconds, and is said first.
 
@@ -36,13 +30,13 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
     """
     console, arguments = Console(markup=False), sys.argv[1:] if argv is None else argv
     with loading(arguments):
-        from cluster.run.command_line import parse, stop_with
+        from cluster.run.command_line import parse
         from cluster.run.early_ray import EarlyRay
         from cluster.run.plan import print_dry_run
         from cluster.run.prepare import prepare
         from cluster.run.run_dir import check_place, claimed, versions
+        from cluster.run.runner import execute
         from cluster.run.smoke import print_estimate, smoke
-        from fl.whole_files import refused_by_disk
     if "--version" in arguments:
         print(f"onefold {versions()['onefold']}")
         return 0
@@ -71,34 +65,12 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
             run_dir = held.enter_context(claimed(launch))
         except UserError as error:
             return stop_with(error)
-        return _run(launch, prepared, run_dir, console, early)
 
+        def run() -> None:
+            result = execute(launch, prepared, run_dir, console, early=early)
+            _print_summary(result, run_dir, console)
 
-def _run(
-    launch: "Launch", prepared: "Prepared", run_dir: Path, console: Console, early: "EarlyRay"
-) -> int:
-    """Runs what is ready, in a directory that is this process's; returns the exit status."""
-    from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
-    from cluster.run.runner import execute
-    from fl.errors import ServerFailed
-    from fl.whole_files import printable
-
-    try:
-        result = execute(launch, prepared, run_dir, console, early=early)
-    except KeyboardInterrupt:
-        say_interrupted(f"interrupted; {run_dir} can be continued with --resume")
-        return INTERRUPTED
-    except UserError as error:
-        return stop_with(error)
-    except (ClientFailed, ServerFailed) as error:
-        if error.__cause__:
-            traceback.print_exception(error.__cause__)
-        print(f"onefold: {error}\nfinished clients are kept in {run_dir}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        return stop_on_disk(error, f"--resume goes on in {printable(str(run_dir))}")
-    _print_summary(result, run_dir, console)
-    return 0
+        return ended(run, f"--resume goes on in {printable(str(run_dir))}")
 
 
 def _print_summary(result: JsonObject, run_dir: Path, console: Console) -> None:

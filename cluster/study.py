@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from cluster.run.steps import Steps, loading
-from cluster.suite import ended
+from cluster.run.steps import INTERRUPTED, Steps, ended, loading
 from fl.errors import UserError
 from fl.json_files import read_json
 from fl.own_process import prepare_process, run_as_command, say_interrupted
@@ -77,8 +76,6 @@ def study(options: "StudyOptions", launch_arguments: Sequence[str]) -> int:
 
 def _run(cell: "StudyRun") -> int:
     """Runs the cell in a process of its own, to measure its memory alone; returns exit status."""
-    from cluster.run.command_line import INTERRUPTED
-
     process = multiprocessing.get_context("spawn").Process(target=_in_process, args=(cell,))
     process.start()
     try:
@@ -95,7 +92,7 @@ def _in_process(cell: "StudyRun") -> None:
     from cluster.studies.study_runs import run_cell
 
     prepare_process()
-    sys.exit(ended(lambda: run_cell(cell), interrupted=""))
+    sys.exit(ended(lambda: run_cell(cell), goes_on=""))
 
 
 if __name__ == "__main__":

@@ -5,14 +5,14 @@ and all share one store of client updates.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from cluster.run.steps import loading
-from fl.errors import ClientFailed, UserError
-from fl.own_process import run_as_command, say_interrupted
+from cluster.run.steps import ended, loading
+from fl.errors import UserError
+from fl.own_process import run_as_command
 
 if TYPE_CHECKING:
     from cluster.studies.exhibits import Exhibit
@@ -28,31 +28,6 @@ def main(argv: Iterable[str] | None = None) -> int:
     with loading(arguments):
         from cluster.studies.suite_options import parse_suite
     return ended(lambda: suite(parse_suite(arguments)))
-
-
-def ended(
-    work: Callable[[], int | None], interrupted: str = "interrupted; the same command goes on"
-) -> int:
-    """Does the work, says in a line why it ended early, and returns the command's exit status.
-
-    ``interrupted``: the line after Ctrl-C; an empty one where another process says it.
-    """
-    from cluster.run.command_line import INTERRUPTED, stop_on_disk, stop_with
-    from fl.errors import ServerFailed
-
-    try:
-        return work() or 0
-    except UserError as error:
-        return stop_with(error)
-    except (ClientFailed, ServerFailed) as error:
-        print(f"onefold: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        return stop_on_disk(error, "the same command goes on")
-    except KeyboardInterrupt:
-        if interrupted:
-            say_interrupted(interrupted)
-        return INTERRUPTED
 
 
 def suite(options: "SuiteOptions") -> int:

@@ -8,12 +8,13 @@ from pathlib import Path
 from rich.console import Console
 
 from cluster.hardware.multi_node_ray import tail
-from cluster.run.command_line import INTERRUPTED, as_arguments
+from cluster.run.command_line import as_arguments
 from cluster.run.options import Launch
 from cluster.run.plan import print_dry_run
 from cluster.run.prepare import prepare
 from cluster.run.progress import progress
 from cluster.run.run_dir import check_place, claim, delete, locate
+from cluster.run.steps import INTERRUPTED
 from fl.errors import UserError
 from fl.events import Event, parse_events
 from fl.federation import Client

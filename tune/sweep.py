@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from cluster.run.steps import Steps, loading
-from fl.errors import ClientFailed, UserError
-from fl.own_process import run_as_command, say_interrupted
+from cluster.run.steps import Steps, ended, loading, stop_with
+from fl.errors import UserError
+from fl.own_process import run_as_command
+from fl.whole_files import refused_by_disk
 
 if TYPE_CHECKING:
-    from cluster.run.early_ray import EarlyRay
     from cluster.run.options import Launch
-    from cluster.run.prepare import Prepared
     from fl.spaces import Space
     from slurm.node_task import NodeTask
     from tune.options import SweepOptions
@@ -45,13 +44,12 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
         print(NEEDED, end="", file=sys.stderr)
         return 2
     with loading(arguments):
-        from cluster.run.command_line import stop_with
         from cluster.run.early_ray import EarlyRay
         from cluster.run.plan import print_plan
         from cluster.run.prepare import prepare
-        from fl.whole_files import refused_by_disk
         from tune.folder import claimed_sweep, named
         from tune.options import parse_sweep
+        from tune.outcome import print_summary, write_report, write_sweep
         from tune.spaces import check_space, read_space
         from tune.trials import default_run
     with ExitStack() as held:
@@ -74,46 +72,18 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
             folder = held.enter_context(claimed_sweep(options, launch, space))
             with Steps(console) as say:
                 say("loading Ray Tune")  # before a thread that starts Ray could meet half of it
-                import tune.tuning  # noqa: F401
+                from tune.tuning import search
             early.begin(prepared.inventory)  # late: a sweep whose name is taken needs none
-            return _run(options, launch, space, prepared, folder, console, early)
         except UserError as error:
             return stop_with(error)
 
+        def run() -> None:
+            result = search(options, launch, space, prepared, folder, console, early)
+            write_sweep(result, folder)
+            write_report(result, folder)
+            print_summary(result, folder, console)
 
-def _run(
-    options: "SweepOptions",
-    launch: "Launch",
-    space: "Space",
-    prepared: "Prepared",
-    folder: Path,
-    console: Console,
-    early: "EarlyRay",
-) -> int:
-    """Runs the sweep in a directory that is this process's; returns the exit status.
-
-    Raises:
-        UserError: no trial finished, or a file of the sweep is damaged.
-    """
-    from cluster.run.command_line import INTERRUPTED, stop_on_disk
-    from fl.errors import ServerFailed
-    from tune.outcome import print_summary, write_report, write_sweep
-    from tune.tuning import search
-
-    try:
-        result = search(options, launch, space, prepared, folder, console, early)
-        write_sweep(result, folder)
-        write_report(result, folder)
-    except KeyboardInterrupt:
-        say_interrupted(f"interrupted; {folder} can be continued with --resume")
-        return INTERRUPTED
-    except (ClientFailed, ServerFailed) as error:
-        print(f"onefold: {error}\nfinished trials are kept in {folder}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        return stop_on_disk(error, f"--resume goes on in {folder}")
-    print_summary(result, folder, console)
-    return 0
+        return ended(run, f"--resume goes on in {folder}")
 
 
 def _submit(options: "SweepOptions", launch: "Launch", space: "Space", console: Console) -> int:

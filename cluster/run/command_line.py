@@ -2,7 +2,6 @@
 
 import argparse
 import difflib
-import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -20,11 +19,11 @@ from cluster.run.yaml_files import CALL, OWN, call_in, read_yaml
 from fl.bounds import OneOf, bounds_in, check_tree, deferred
 from fl.command import parsed
 from fl.data.catalogue import DatasetName
-from fl.errors import UserError, error_line, reason_of, unknown
+from fl.errors import UserError, reason_of, unknown
 from fl.json_files import JsonObject, SettingValues
 from fl.methods.registry import METHODS, get_method
 from fl.plugins import load_plugin
-from fl.whole_files import disk_line, is_of_disk, printable
+from fl.whole_files import printable
 
 # The launch command's help on one screen; ``--help-all`` has every setting.
 
@@ -139,9 +138,6 @@ RECORDED = ("versions", CALL, OWN)
 PRESETS = files("cluster") / "presets"
 MOST_LISTED = 20
 """Most names that an error lists."""
-
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
 
 
 def parse(
@@ -382,25 +378,3 @@ def unknown_setting(name: str, valid: Iterable[str], kind: str = "setting") -> s
     if len(valid) > MOST_LISTED:
         several = "--help-all names all"
     return f"unknown {kind} {spell(name)!r}{hint}; {several}"
-
-
-def stop_on_disk(error: OSError, goes_on: str) -> int:
-    """Prints an error of the file system while it ran as one line; returns the exit status.
-
-    Args:
-        error: what was raised.
-        goes_on: how to go on, as the end of the line.
-
-    Raises:
-        OSError: the error, where it is of something else, such as a socket.
-    """
-    if not is_of_disk(error):
-        raise error
-    print(f"onefold: {disk_line(error)}; then {goes_on}", file=sys.stderr)
-    return 1
-
-
-def stop_with(error: UserError) -> int:
-    """Prints the error as one line on stderr; returns the exit status for bad input."""
-    print(error_line(error), file=sys.stderr)
-    return 2

@@ -1,16 +1,24 @@
-"""What a command does before its run starts, said as each step begins.
+"""What a command says of itself: each step before its run starts, and in a line why it ended early.
 
 Imports neither torch nor anything that does: loading that takes seconds, in which the first step is
 on the screen already.
 """
 
-from collections.abc import Iterator, Sequence
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
 from rich.console import Console
 from rich.text import Text
 
+from fl.errors import ClientFailed, ServerFailed, UserError, error_line
+from fl.own_process import say_interrupted
+from fl.whole_files import disk_line, is_of_disk
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
 ASKED = {"-h", "--help", "--help-all", "--version"}
 """Arguments that are answered with nothing said before."""
 
@@ -52,3 +60,39 @@ class Steps:
 
 def silent(what: str) -> None:
     """Says nothing."""
+
+
+def ended(work: Callable[[], int | None], goes_on: str = "the same command goes on") -> int:
+    """Does the work, says in a line why it ended early, and returns the command's exit status.
+
+    Args:
+        work: returns the status, or nothing for 0.
+        goes_on: how the command is continued; empty where another process says so.
+
+    Raises:
+        OSError: one of something else than files, such as a socket.
+    """
+    try:
+        return work() or 0
+    except UserError as error:
+        return stop_with(error)
+    except (ClientFailed, ServerFailed) as error:
+        if error.__cause__:
+            traceback.print_exception(error.__cause__)
+        print(f"onefold: {error}\n{goes_on}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if not is_of_disk(error):
+            raise
+        print(f"onefold: {disk_line(error)}; then {goes_on}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        if goes_on:
+            say_interrupted(f"interrupted; {goes_on}")
+        return INTERRUPTED
+
+
+def stop_with(error: UserError) -> int:
+    """Prints the error as one line on stderr; returns the exit status for bad input."""
+    print(error_line(error), file=sys.stderr)
+    return 2
