@@ -31,11 +31,11 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
     console, arguments = Console(markup=False), sys.argv[1:] if argv is None else argv
     with loading(arguments):
         from cluster.run.command_line import parse
-        from cluster.run.early_ray import EarlyRay
         from cluster.run.plan import print_dry_run
         from cluster.run.prepare import prepare
         from cluster.run.run_dir import check_place, claimed, versions
         from cluster.run.runner import execute
+        from cluster.run.runtime import EarlyRay
         from cluster.run.smoke import print_estimate, smoke
     if "--version" in arguments:
         print(f"onefold {versions()['onefold']}")
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
                     return submit(launch, console)
                 if not (launch.dry_run or launch.smoke):
                     check_place(launch)
-                early = held.enter_context(EarlyRay(launch, fork=own_process))
+                early = held.enter_context(EarlyRay(wanted=launch.starts_ray, fork=own_process))
                 with Steps(console) as say:
                     prepared = prepare(launch, say=say, checked=early.begin)
                     if launch.smoke:

@@ -44,9 +44,9 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
         print(NEEDED, end="", file=sys.stderr)
         return 2
     with loading(arguments):
-        from cluster.run.early_ray import EarlyRay
         from cluster.run.plan import print_plan
         from cluster.run.prepare import prepare
+        from cluster.run.runtime import EarlyRay
         from tune.folder import claimed_sweep, named
         from tune.options import parse_sweep
         from tune.outcome import print_summary, write_report, write_sweep
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
                 launch = named(options, launch)
                 space = read_space(options.space, launch.run.method)
                 check_space(space, options, launch)
-                early = held.enter_context(EarlyRay(launch, fork=own_process))
+                early = held.enter_context(EarlyRay(wanted=launch.starts_ray, fork=own_process))
                 with Steps(console) as say:
                     prepared = prepare(default_run(launch, options.validation), say=say)
             if launch.dry_run:

@@ -27,11 +27,10 @@ from rich.console import Console
 
 from cluster.hardware.inventory import Inventory
 from cluster.run.command_line import flatten
-from cluster.run.early_ray import EarlyRay
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import nested, versions
-from cluster.run.runtime import ray_cluster
+from cluster.run.runtime import EarlyRay, ray_cluster
 from cluster.run.steps import Steps
 from fl.errors import UserError
 from fl.events import Event

@@ -15,7 +15,7 @@ import tyro
 import yaml
 
 from cluster.run.options import Launch, LaunchOptions
-from cluster.run.yaml_files import CALL, OWN, call_in, read_yaml
+from cluster.run.yaml_files import read_yaml
 from fl.bounds import OneOf, bounds_in, check_tree, deferred
 from fl.command import parsed
 from fl.data.catalogue import DatasetName
@@ -132,6 +132,10 @@ def choices_help(settings: Mapping[str, Any]) -> str:
 FLATTENED = ("run", "options")
 """Records with their fields at the top level on the command line and in YAML."""
 
+CALL = "call"
+"""In a run's config.yaml the Python call of one that was given objects."""
+OWN = "own"
+"""The same: digests of the user's code and data, by the settings that name them."""
 RECORDED = ("versions", CALL, OWN)
 """What a run's config.yaml holds beside settings; ignored when it is read back."""
 
@@ -166,7 +170,8 @@ def parse(
     try:
         return _parsed(argv, early, prog, beside)
     except UserError as error:
-        if early.config is None or not (call := call_in(Path(early.config))):
+        file = Path(early.config or "")
+        if not (file.is_file() and (call := load_mapping(file).get(CALL))):
             raise
         how = f"register these by --plugin FILE, or call {call}"
         raise UserError(f"{error}; that run was given objects from Python: {how}") from None

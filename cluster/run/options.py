@@ -18,20 +18,10 @@ Options = TypeVar("Options")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchOptions(Settings, Generic[Options]):
-    """Train a federation's clients, gather their one upload, and fuse them into one model."""
+class Machine(Settings):
+    """What clients and server compute on, and how long they are waited for. No result depends on
+    it, but for who failed."""
 
-    config: Path | None = None
-    """YAML file of settings, below the command line and above the preset."""
-    preset: str | None = None
-    """A named file of settings that comes with Onefold, or the path of a YAML file of your own that
-    serves several methods: what another method's settings are is left out."""
-    output_dir: Path = Path("runs")
-    """Directory of all runs, each in a directory of its own."""
-    name: str | None = None
-    """Name of the run's directory. Default: made of method, data set, partition and seed."""
-    data_root: Path = Path("data")
-    """Where the data sets lie, in torchvision's layout."""
     runtime: Literal["ray", "inprocess"] = "ray"
     """ray: every client an actor of its own. inprocess: one after another, here."""
     ray_address: str | None = None
@@ -50,6 +40,23 @@ class LaunchOptions(Settings, Generic[Options]):
     """Seconds after which ranks give up waiting for one that is silent."""
     fusion_checkpoint: NotNegative = 30.0
     """Seconds between two states of a fit, from which --resume goes on; 0: one after each epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions(Machine, Generic[Options]):
+    """Train a federation's clients, gather their one upload, and fuse them into one model."""
+
+    config: Path | None = None
+    """YAML file of settings, below the command line and above the preset."""
+    preset: str | None = None
+    """A named file of settings that comes with Onefold, or the path of a YAML file of your own that
+    serves several methods: what another method's settings are is left out."""
+    output_dir: Path = Path("runs")
+    """Directory of all runs, each in a directory of its own."""
+    name: str | None = None
+    """Name of the run's directory. Default: made of method, data set, partition and seed."""
+    data_root: Path = Path("data")
+    """Where the data sets lie, in torchvision's layout."""
     save_best: bool = False
     """Also keep the global model after its most accurate round, as model/best.safetensors. Measure
     it by data.validation: the test split must choose nothing."""
@@ -102,6 +109,11 @@ class LaunchOptions(Settings, Generic[Options]):
             parse_address(self.ray_address)
         if self.fusion_ranks is not None and self.fusion_ranks > 1 and self.runtime == "inprocess":
             raise UserError("fusion_ranks above 1 need --runtime ray")
+
+    @property
+    def starts_ray(self) -> bool:
+        """Whether it needs a Ray cluster of its own, here and now."""
+        return self.runtime == "ray" and not (self.ray_address or self.dry_run or self.slurm.submit)
 
     def refuse_smoke(self) -> None:
         """For commands other than ``onefold run``.

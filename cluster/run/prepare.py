@@ -296,21 +296,19 @@ def _inventory(launch: Launch) -> Inventory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class Prepared(Admitted):
     """A run that is ready to start."""
 
-    method: Method
-    run_spec: RunSpec
     dataset: Dataset
     partition: Partition
     members: tuple[Client, ...]
-    inventory: Inventory
-    rates: Mapping[str, float]
-    """Seconds per sample by model, where one step was measured."""
     inputs: Mapping[str, Tensor]
     """What the method's ``run`` takes by name, beside clients, server and options."""
-    fusion_ranks: int | None
-    """Ranks of the server: as asked for, or the method's default; None for one per GPU."""
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """Seconds per sample by model, where one step was measured."""
+        return self.requests.rates
 
 
 def prepare(
@@ -318,7 +316,7 @@ def prepare(
     inventory: Inventory | None = None,
     *,
     drawn: int | None = None,
-    measured: bool = True,
+    measure: bool = True,
     say: Callable[[str], None] = silent,
     checked: Callable[[Inventory], None] = lambda inventory: None,
 ) -> Prepared:
@@ -329,7 +327,7 @@ def prepare(
         inventory: what it may use. Default: what there is on this machine or cluster.
         drawn: number of samples to draw with replacement from the training samples and cut in
             their place, for a study with more clients than there is data for.
-        measured: whether to measure what clients need, where that is not stated.
+        measure: whether to measure what clients need, where that is not stated.
         say: called with each step as it begins.
         checked: called with the inventory once nothing that was configured rules the run out, and
             what takes time begins.
@@ -345,24 +343,27 @@ def prepare(
     say(f"cutting it among {run.num_clients} clients")
     partition = _partition(run, dataset, drawn)
     _check_tested(run, dataset, partition)
-    requests = admitted.requests
     # A Slurm job measures on its own node.
-    measured &= launch.runtime == "ray" or launch.smoke
-    if measured and not launch.slurm.submit:
+    measure &= (launch.runtime == "ray" or launch.smoke) and not launch.slurm.submit
+    if measure:
         say("measuring what clients need")
-        requests = _measured(launch, admitted, partition)
+        requests = measured(
+            admitted.assignments,
+            [len(indices) for indices in partition.train],
+            admitted.run_spec,
+            run.resources,
+            admitted.inventory,
+            anew=launch.smoke,
+        )
+        admitted = replace(admitted, requests=requests)
     if admitted.method.auxiliary is not None:
         say("reading images of another data set")
     return Prepared(
-        method=admitted.method,
-        run_spec=admitted.run_spec,
+        **vars(admitted),
         dataset=dataset,
         partition=partition,
-        members=_members(admitted, partition, requests),
-        inventory=admitted.inventory,
-        rates=requests.rates,
+        members=_members(admitted, partition),
         inputs=_inputs(launch, admitted.method),
-        fusion_ranks=admitted.fusion_ranks,
     )
 
 
@@ -458,37 +459,24 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
     )
 
 
-def _measured(launch: Launch, admitted: Admitted, partition: Partition) -> Requests:
-    return measured(
-        admitted.assignments,
-        [len(indices) for indices in partition.train],
-        admitted.run_spec,
-        launch.run.resources,
-        admitted.inventory,
-        anew=launch.smoke,
-    )
-
-
-def _members(admitted: Admitted, partition: Partition, requests: Requests) -> tuple[Client, ...]:
-    """The clients, each with its assignment, its share of the data and its request."""
-    return tuple(
-        Client(
+def _members(admitted: Admitted, partition: Partition) -> tuple[Client, ...]:
+    """The clients, each with its assignment, its share of the data and its request; where it is
+    private, with the noise that goes with so many samples."""
+    found = []
+    for k, assignment in enumerate(admitted.assignments):
+        training, count = assignment.training, len(partition.train[k])
+        if isinstance(training, PrivateClassifier | PrivateGenerator):
+            training = training.for_samples(count)
+        client = Client(
             id=k,
             role=assignment.role,
-            training=_with_noise(assignment.training, len(partition.train[k])),
-            num_samples=len(partition.train[k]),
-            request=requests.by_assignment[assignment],
+            training=training,
+            num_samples=count,
+            request=admitted.requests.by_assignment[assignment],
             changes=admitted.changes.get(k, ()),
         )
-        for k, assignment in enumerate(admitted.assignments)
-    )
-
-
-def _with_noise(training: Training, num_samples: int) -> Training:
-    """The record; a private one with the noise of a client that has so many samples."""
-    if isinstance(training, PrivateClassifier | PrivateGenerator):
-        return training.for_samples(num_samples)
-    return training
+        found.append(client)
+    return tuple(found)
 
 
 def _inputs(launch: Launch, method: Method) -> dict[str, Tensor]:

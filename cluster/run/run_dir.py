@@ -1,6 +1,5 @@
 """The run directory: reserved for one run, and written so that it is readable at any moment."""
 
-import json
 import os
 import platform
 import shutil
@@ -17,10 +16,9 @@ from typing import Any
 import yaml
 
 from cluster.clients.locks import Locks
-from cluster.run.command_line import FLATTENED, RECORDED, flatten, load_mapping
+from cluster.run.command_line import CALL, FLATTENED, OWN, RECORDED, flatten, load_mapping
 from cluster.run.identity import identity
 from cluster.run.options import Launch
-from cluster.run.yaml_files import CALL, OWN, read_yaml
 from fl.config import RunConfig
 from fl.data.by_path import is_path
 from fl.data.catalogue import short_name
@@ -33,7 +31,7 @@ from fl.whole_files import printable, refused_by_disk, write_atomically
 LOCK = ".lock"
 """Says who has the directory while it is locked. It stays, since a lock file that is deleted
 while others open it would let two of them in."""
-LONGEST = 4096
+LONGEST = 300
 
 
 @contextmanager
@@ -61,33 +59,28 @@ def locked(run_dir: Path) -> Iterator[None]:
             file=sys.stderr,
         )
     since = time.strftime("%Y-%m-%d %H:%M:%S")
-    who = {"host": socket.gethostname(), "pid": os.getpid(), "since": since}
-    _write(locks, json.dumps(who).encode())
+    _write(locks, f"process {os.getpid()} on {socket.gethostname()}, since {since}")
     try:
         yield
     finally:
-        _write(locks, b"")
+        _write(locks, "")
         locks.release(LOCK)
 
 
-def _write(locks: Locks, content: bytes) -> None:
+def _write(locks: Locks, text: str) -> None:
     """Who has the lock is for people: where it cannot be written, the lock holds all the same."""
     with suppress(OSError):
         os.ftruncate(locks.descriptor, 0)
-        os.pwrite(locks.descriptor, content, 0)
+        os.pwrite(locks.descriptor, text.encode(), 0)
 
 
 def _holder(file: Path) -> str:
     """Who wrote that it has the lock; the file may be empty for a moment, or not be ours."""
-    try:
-        with file.open("rb") as opened:
-            found = json.loads(opened.read(LONGEST))
-        host, since, pid = str(found["host"]), str(found["since"]), int(found["pid"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return "another process"
-    if not (host.isprintable() and since.isprintable() and len(host) + len(since) < 300):
-        return "another process"
-    return f"process {pid} on {host}, since {since}"
+    with suppress(OSError), file.open(errors="replace") as opened:
+        text = opened.read(LONGEST)
+        if text.startswith("process ") and text.isprintable():
+            return text
+    return "another process"
 
 
 # Deletes runs: only what is a run's own folder, which no process is at work in.
@@ -95,13 +88,12 @@ def _holder(file: Path) -> str:
 
 def is_run(path: Path) -> bool:
     """Whether it is a folder, no link to one, with the configuration that each run writes."""
-    if path.is_symlink():
-        return False
-    try:
-        found = read_yaml(path / "config.yaml")
-    except (OSError, ValueError, yaml.YAMLError):
-        return False
-    return isinstance(found, dict) and {"method", "versions"} <= found.keys()
+    with suppress(UserError):
+        return (
+            not path.is_symlink()
+            and {"method", "versions"} <= load_mapping(path / "config.yaml").keys()
+        )
+    return False
 
 
 def empty(path: Path) -> None:

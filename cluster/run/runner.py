@@ -16,14 +16,12 @@ from torch import nn
 from cluster.clients.store import Store
 from cluster.hardware.inventory import usable_cores
 from cluster.run.command_line import flatten
-from cluster.run.early_ray import EarlyRay
+from cluster.run.curves import TensorBoard, Tracking
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
 from cluster.run.progress import progress
 from cluster.run.run_dir import can_go_on, nested, versions
-from cluster.run.runtime import open_cluster, open_executor, open_server
-from cluster.run.tensorboard import TensorBoard
-from cluster.run.tracking import tracked
+from cluster.run.runtime import EarlyRay, open_cluster, open_executor, open_server
 from cluster.scheduling.capacity import Bundle, lower_bound
 from fl.clients import Clients
 from fl.config import RunConfig
@@ -267,7 +265,8 @@ def execute(
         metrics: the user's own figures of the global model, for each round.
         end: called with the global model at the end, if there is one.
     """
-    with interrupt_first(), tracked(launch, run_dir) as tracking:
+    own = Tracking(launch.track, run_dir, flatten(nested(launch.run)))
+    with interrupt_first(), closing(own) as tracking:
         listeners: tuple[Listener, ...] = (tracking, *others)
         result = _execute(launch, prepared, run_dir, console, early, metrics or {}, end, *listeners)
         if early:
@@ -382,16 +381,20 @@ def open_federation(
     every_test = np.arange(len(dataset.test.labels))
     test = Shard.from_split(dataset.test, every_test, dataset.num_classes)
     checkpoints = Checkpoints(run_dir / CHECKPOINTS, every=launch.fusion_checkpoint)
-    settings = replace(launch, fusion_ranks=prepared.fusion_ranks)
-    server = stack.enter_context(
-        open_server(settings, prepared.run_spec, test, events, bundles, checkpoints)
+    machine = replace(launch, fusion_ranks=prepared.fusion_ranks)
+    store = launch.output_dir / ".store"
+    opened = open_server(
+        *(machine, prepared.run_spec, test, events, bundles, checkpoints),
+        inference=launch.run.inference,
     )
+    server = stack.enter_context(opened)
+    executor = open_executor(machine, prepared, bundles, server, store, rounds=launch.run.rounds)
     clients = Clients(
         prepared.members,
         prepared.partition.train,
         prepared.run_spec,
-        stack.enter_context(open_executor(launch, prepared, bundles, server)),
-        Store(launch.output_dir / ".store", run_dir / "updates", dataset.train),
+        stack.enter_context(executor),
+        Store(store, run_dir / "updates", dataset.train),
         events,
         on_failure=launch.on_client_failure,
         tests=OwnTests.of(prepared.partition.test, dataset.train.labels, dataset.num_classes),

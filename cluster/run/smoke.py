@@ -16,10 +16,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from cluster.run.early_ray import EarlyRay
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
 from cluster.run.runner import execute
+from cluster.run.runtime import EarlyRay
 from fl.events import ClientEnd, Event
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server

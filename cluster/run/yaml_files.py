@@ -9,10 +9,6 @@ from fl.whole_files import no_pipe
 
 MOST_BYTES = 2**19
 DEEPEST = 20
-CALL = "call"
-"""In a run's config.yaml the Python call of one that was given objects."""
-OWN = "own"
-"""The same: digests of the user's code and data, by the settings that name them."""
 
 
 def read_yaml(path: Any) -> Any:
@@ -29,15 +25,6 @@ def read_yaml(path: Any) -> Any:
     if len(content) > MOST_BYTES:
         raise ValueError(f"larger than {MOST_BYTES >> 10} KiB, so it is no file of settings")
     return yaml.load(content.decode("utf-8-sig"), Loader=_Strict)
-
-
-def call_in(config: Any) -> str | None:
-    """The Python call that a run's config.yaml records."""
-    try:
-        found = read_yaml(config) if config.is_file() else {}
-    except (yaml.YAMLError, ValueError, OSError):
-        return None
-    return str(found[CALL]) if isinstance(found, dict) and CALL in found else None
 
 
 class _Strict(yaml.SafeLoader):

@@ -18,10 +18,10 @@ import torch
 from rich.console import Console
 
 from cluster.run.command_line import parse, parse_record
-from cluster.run.early_ray import EarlyRay
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import check_place, claimed, differences, locate
+from cluster.run.runtime import EarlyRay
 from cluster.run.steps import Steps, silent
 from cluster.studies.suite_options import numbers
 from fl.bounds import Count, Settings
@@ -182,7 +182,7 @@ def run_cell(cell: StudyRun) -> None:
     console = Console(markup=False)
     with ExitStack() as held:
         with peaks() as peak:
-            early = held.enter_context(EarlyRay(cell.launch, fork=True))
+            early = held.enter_context(EarlyRay(wanted=cell.launch.starts_ray, fork=True))
             with Steps(console) as say:
                 prepared = prepare(cell.launch, drawn=cell.drawn, say=say, checked=early.begin)
             run_dir = held.enter_context(claimed(cell.launch))

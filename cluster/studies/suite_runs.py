@@ -226,7 +226,7 @@ def refuse_any(launches: Mapping[str, Launch]) -> None:
     """
     for name, launch in launches.items():
         try:
-            prepare(launch, measured=False)
+            prepare(launch, measure=False)
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
 

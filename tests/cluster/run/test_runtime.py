@@ -2,6 +2,8 @@
 
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +17,17 @@ import torch
 from cluster.hardware.inventory import Inventory
 from cluster.run import runtime
 from cluster.run.command_line import parse
-from cluster.run.runtime import has_ray, open_cluster, open_executor, open_server, ray_cluster
+from cluster.run.options import Machine
+from cluster.run.runtime import (
+    EarlyRay,
+    has_ray,
+    open_cluster,
+    open_executor,
+    open_server,
+    ray_cluster,
+)
 from cluster.scheduling.capacity import Bundle
+from fl.errors import UserError
 from fl.events import Events
 from fl.exchange import unpack
 from fl.federation import Job, TaskInput, TaskOutput
@@ -24,6 +35,7 @@ from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.server import Server, SingleServer
 from tests.cluster.outcomes import uploads
 from tests.fl.toy import PROBLEM, client, shard, split
+from tests.waiting import wait_until
 
 TEST = shard(2, 2, 2)
 MACHINE = Inventory(node="host", cpus=3, memory_bytes=10**9, gpus=(), source="machine")
@@ -68,7 +80,7 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> Clusters:
 def test_without_an_address_a_run_has_a_cluster_of_its_own(
     clusters: Clusters, tmp_path: Path
 ) -> None:
-    with ray_cluster(parse([]), MACHINE, tmp_path):
+    with ray_cluster(Machine(), MACHINE, tmp_path):
         assert clusters.open == 1
     ((kind, given),) = clusters.entered
     assert (kind, clusters.open) == ("private", 0)
@@ -77,7 +89,7 @@ def test_without_an_address_a_run_has_a_cluster_of_its_own(
 
 
 def test_a_cluster_that_is_named_is_joined(clusters: Clusters, tmp_path: Path) -> None:
-    with ray_cluster(parse(["--ray-address=head:6379"]), MACHINE, tmp_path):
+    with ray_cluster(Machine(ray_address="head:6379"), MACHINE, tmp_path):
         pass
     assert clusters.entered == [("joined", "head:6379")]
 
@@ -87,8 +99,8 @@ def test_where_this_process_is_in_a_cluster_no_other_is_started(
 ) -> None:
     """As in a sweep's trials, which the sweep's cluster outlives."""
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))
-    for arguments in ([], ["--ray-address=head:6379"]):
-        with ray_cluster(parse(arguments), MACHINE, tmp_path):
+    for address in (None, "head:6379"):
+        with ray_cluster(Machine(ray_address=address), MACHINE, tmp_path):
             pass
     assert not clusters.entered
 
@@ -102,8 +114,7 @@ def test_a_process_that_has_not_imported_ray_is_in_no_cluster(
 
 
 def test_a_run_in_this_process_needs_no_cluster(clusters: Clusters, tmp_path: Path) -> None:
-    launch = parse(["--runtime=inprocess"])
-    with open_cluster(launch, MACHINE, tmp_path) as bundles:
+    with open_cluster(Machine(runtime="inprocess"), MACHINE, tmp_path) as bundles:
         assert bundles is None
     assert not clusters.entered
 
@@ -115,12 +126,13 @@ def where(inputs: TaskInput) -> TaskOutput:
 @contextmanager
 def server(*arguments: str, bundles: Any = None) -> Iterator[Server]:
     checkpoints = Checkpoints(Path(), every=0)
-    with open_server(parse(arguments), PROBLEM, TEST, Events(), bundles, checkpoints) as opened:
+    launch = parse(arguments)
+    asked = (launch, PROBLEM, TEST, Events(), bundles, checkpoints)
+    with open_server(*asked, inference=launch.run.inference) as opened:
         yield opened
 
 
 def test_without_a_cluster_clients_train_in_this_process(tmp_path: Path) -> None:
-    launch = parse(["--runtime=inprocess", f"--output-dir={tmp_path}"])
     prepared: Any = SimpleNamespace(dataset=SimpleNamespace(train=split(3, 3, 3)), rates={})
     job = Job(
         task=where,
@@ -130,7 +142,8 @@ def test_without_a_cluster_clients_train_in_this_process(tmp_path: Path) -> None
         broadcast=None,
         payload=None,
     )
-    with server() as one, open_executor(launch, prepared, None, one) as executor:
+    here = Machine(runtime="inprocess")
+    with server() as one, open_executor(here, prepared, None, one, tmp_path, rounds=1) as executor:
         (packed,) = uploads(executor, [job]).values()
     assert unpack(bytes(packed))[0]["pid"].tolist() == [os.getpid()]
 
@@ -155,3 +168,107 @@ def test_the_server_asks_and_tests_in_the_arithmetic_of_the_run(
         with server(*arguments, "--inference=bf16", bundles=where) as opened:
             assert opened.inference == "bf16"
             assert opened.size == 1 + len(arguments)
+
+
+# The cluster that begins before it is needed.
+
+
+class Cluster:
+    """Instead of Ray's: what it was given, and in which threads it began and ended."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {}
+        self.began: threading.Thread | None = None
+        self.ended: threading.Thread | None = None
+        self.error: Exception | None = None
+
+    @contextmanager
+    def private(self, **given: Any) -> Iterator[None]:
+        self.given, self.began = given, threading.current_thread()
+        if self.error:
+            raise self.error
+        yield
+        self.ended = threading.current_thread()
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster()
+    monkeypatch.setattr(runtime, "private_ray", made.private)
+    monkeypatch.setattr(runtime, "import_ray", lambda: None)
+
+    @contextmanager
+    def announced(published: Path) -> Iterator[None]:
+        yield published.touch()
+
+    monkeypatch.setattr(runtime, "announced", announced)
+    return made
+
+
+def test_a_ray_that_does_not_start_is_one_line_and_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    over = threading.Event()
+
+    @contextmanager
+    def never(**_: Any) -> Iterator[None]:
+        over.wait()
+        yield
+
+    monkeypatch.setattr(runtime, "private_ray", never)
+    monkeypatch.setattr(runtime, "import_ray", lambda: None)
+    monkeypatch.setattr(runtime, "START_S", 0.2)
+    began = time.monotonic()
+    with EarlyRay(wanted=True, fork=False) as early:
+        early.begin(MACHINE)
+        with pytest.raises(UserError, match=r"within 0.2 s.*--runtime inprocess"):
+            early.ready(tmp_path / "address").__enter__()
+    assert time.monotonic() - began < 5
+    over.set()
+
+
+def test_the_cluster_begins_beside_the_launch_and_ends_when_nothing_refers_to_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    with EarlyRay(wanted=True, fork=False) as early:
+        early.begin(MACHINE)
+        with early.ready(tmp_path / "address") as there:
+            assert there
+            assert (tmp_path / "address").exists()
+        # The run still holds what clients sent, which lies in the cluster.
+        time.sleep(0.1)
+        assert cluster.ended is None
+        early.end()
+        wait_until(lambda: cluster.ended, seconds=30)
+    # Ray's processes die with the thread that started them.
+    assert cluster.began is cluster.ended is not threading.current_thread()
+    assert (cluster.given["cpus"], cluster.given["template"]) == (3, None)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--runtime=inprocess"], ["--dry-run"], ["--ray-address=head:6379"]]
+)
+def test_a_launch_that_needs_no_cluster_of_its_own_begins_none(
+    cluster: Cluster, tmp_path: Path, arguments: list[str]
+) -> None:
+    with EarlyRay(wanted=parse(arguments).starts_ray, fork=True) as early:
+        early.begin(MACHINE)
+        with early.ready(tmp_path / "address") as there:
+            assert not there
+    assert cluster.began is None
+
+
+def test_who_waits_for_a_cluster_that_failed_is_told_why(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.error = UserError("too old")
+    with EarlyRay(wanted=True, fork=False) as early:
+        early.begin(MACHINE)
+        with pytest.raises(UserError, match="too old"):
+            early.ready(tmp_path / "address").__enter__()
+
+
+def test_a_launch_that_goes_no_further_ends_what_it_began(cluster: Cluster) -> None:
+    early = EarlyRay(wanted=True, fork=False)
+    early.__enter__().begin(MACHINE)
+    error = UserError("bad data")
+    early.__exit__(UserError, error, None)
+    assert cluster.began is cluster.ended is not None
