@@ -22,7 +22,7 @@ from fl.report.read import read_events
 from slurm.array import read_runs
 from slurm.status import read_progress
 from slurm.submit import Tail
-from tune.rows import last_scores
+from tune.outcome import last_scores
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -48,9 +48,8 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
         from cluster.run.prepare import prepare
         from cluster.run.runtime import EarlyRay
         from tune.folder import claimed_sweep, named
-        from tune.options import parse_sweep
+        from tune.options import check_space, parse_sweep, read_space
         from tune.outcome import print_summary, write_report, write_sweep
-        from tune.spaces import check_space, read_space
         from tune.trials import default_run
     with ExitStack() as held:
         try:

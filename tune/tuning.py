@@ -39,10 +39,18 @@ from fl.json_files import JsonObject, write_json
 from fl.report.words import tally
 from fl.spaces import Choice, Distribution, Integers, LogUniform, Space
 from tune.folder import add_seconds, write_configuration
-from tune.options import METRICS, SweepOptions
-from tune.outcome import compare, listed, print_trials
-from tune.rows import is_epoch, last_scores, ranked, read_rows, reported, savings
-from tune.spaces import longest_fit, num_trials
+from tune.options import METRICS, SweepOptions, longest_fit, num_trials
+from tune.outcome import (
+    compare,
+    is_epoch,
+    last_scores,
+    listed,
+    print_trials,
+    ranked,
+    read_rows,
+    reported,
+    savings,
+)
 from tune.trials import DEFAULT, FAILURE, SETTINGS, default_run, derive, run_trial, share_of
 from tune.tune_internals import number_in
 

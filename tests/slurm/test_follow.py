@@ -11,7 +11,7 @@ from rich.console import Console
 from fl.events import RunStart
 from slurm.status import Scheduler, State, write_state
 from slurm.submit import INTERRUPTED, SETTLE_S, Tail, follow
-from tests.slurm.test_scheduler import Clock
+from tests.slurm.test_status import Clock
 
 
 class World:

@@ -9,9 +9,12 @@ from rich.console import Console
 
 from fl.events import Epoch
 from slurm.status import (
+    INTERVAL_S,
     Progress,
+    Said,
     Scheduler,
     State,
+    ask_squeue,
     describe,
     main,
     overview,
@@ -19,6 +22,7 @@ from slurm.status import (
     submitted,
     write_state,
 )
+from tests.slurm.fake import calls, fake_command
 
 
 def make_run(root: Path, name: str, state: State, *events: dict[str, object]) -> Path:
@@ -98,3 +102,77 @@ def test_where_nothing_was_submitted_one_line_says_so(
 ) -> None:
     assert main(["--output-dir", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+# Slurm is asked once in half a minute, whatever is asked of us.
+
+
+ANSWER = "12|RUNNING|None\n13_0|PENDING|Resources\n13_1|FAILED|NonZeroExitCode\n"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Squeue:
+    """Answers from a list, the last for ever, and notes when."""
+
+    def __init__(self, *answers: str | None) -> None:
+        self.answers = list(answers)
+        self.clock = Clock()
+        self.times: list[float] = []
+        self.scheduler = Scheduler(ask=self, clock=self.clock)
+
+    def __call__(self) -> str | None:
+        self.times.append(self.clock.now)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+def test_states_are_read_for_all_jobs_at_once() -> None:
+    squeue = Squeue(ANSWER)
+    found = {job: squeue.scheduler.state(job) for job in ("12", "13_0", "13_1", "99")}
+    assert found == {
+        "12": Said(state="RUNNING"),
+        "13_0": Said(state="PENDING", reason="Resources"),
+        "13_1": Said(state="FAILED", reason="NonZeroExitCode"),
+        "99": Said(state="GONE"),
+    }
+    assert [said.ended for said in found.values() if said] == [False, False, True, True]
+    assert len(squeue.times) == 1
+
+
+def test_no_two_questions_within_half_a_minute_and_without_an_answer_the_last_one_stays() -> None:
+    squeue, found = Squeue(None, ANSWER, None), []
+    for _ in range(1000):
+        found.append(squeue.scheduler.state("12"))
+        squeue.clock.now += 0.7
+    gaps = [b - a for a, b in zip(squeue.times, squeue.times[1:], strict=False)]
+    assert len(gaps) > 15
+    assert min(gaps) >= INTERVAL_S == 30.0
+    unknown = found.count(None)
+    assert found == [None] * unknown + [Said(state="RUNNING")] * (1000 - unknown)
+    assert 0 < unknown <= 31 / 0.7
+
+
+def test_squeue_is_asked_without_accounting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = fake_command(tmp_path, "squeue", f"printf '{ANSWER}'")
+    fake_command(tmp_path, "sacct", "exit 1")
+    monkeypatch.setenv("PATH", environ["PATH"])
+    assert ask_squeue() == ANSWER
+    assert "--me" in calls(tmp_path, "squeue")[0]
+    assert not calls(tmp_path, "sacct")
+
+
+@pytest.mark.parametrize("script", ["exit 1", "kill -9 $$", None])
+def test_a_squeue_that_fails_or_is_missing_says_nothing(
+    script: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fake_command(tmp_path, "squeue", script)["PATH"] if script else str(tmp_path)
+    monkeypatch.setenv("PATH", path)
+    assert ask_squeue() is None

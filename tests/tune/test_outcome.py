@@ -1,19 +1,40 @@
-"""What a sweep found, as it is told and as it is kept."""
+"""What became of each trial, and what a sweep found: as it is read, told and kept."""
 
 import io
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from cluster.run.command_line import parse
+from cluster.run.options import Launch
+from fl.errors import UserError
 from fl.json_files import JsonObject
 from fl.report.words import NONE
-from tests.tune.made_up import INVENTORY, members, trial
-from tune.options import SweepOptions
-from tune.outcome import print_summary, print_trials, spread, write_report, write_sweep
-from tune.rows import TrialRow, read_rows, savings
+from fl.spaces import Uniform
+from tests.tune.made_up import INVENTORY, end, epoch, event, members, trial
+from tune import outcome, tuning
+from tune.options import SweepOptions, parse_sweep
+from tune.outcome import (
+    TrialRow,
+    compare,
+    print_summary,
+    print_trials,
+    ranked,
+    read_rows,
+    savings,
+    spread,
+    write_report,
+    write_sweep,
+)
+from tune.trials import default_run
+from tune.tuning import search
 
 
 def found(rows: Sequence[TrialRow], best: TrialRow) -> JsonObject:
@@ -101,3 +122,140 @@ def test_the_last_lines_say_what_was_saved_and_what_is_gained(folder: Path) -> N
         == "best 70.0% ± 0.0, default 55.0% ± 7.1, gain +15.0 ± 7.1 points over 2 seeds"
     )
     assert told["again"].endswith(str(folder / "best.yaml"))
+
+
+# What became of each trial, as its directory tells.
+
+
+def test_without_a_fit_the_result_is_the_score(tmp_path: Path) -> None:
+    path = trial(tmp_path, "00000", {})
+    (path / "result.json").write_text(json.dumps({"accuracy": 0.75}))
+    trial(tmp_path, "00001", {}, finished=False)
+    found, stopped = read_rows(tmp_path, {})
+    assert found.scores == {"epoch": 0, "accuracy": 0.75}
+    assert stopped.scores == {}
+
+
+def test_rows_tell_what_became_of_each_trial(folder: Path) -> None:
+    rows = read_rows(folder, {"keep": 0.8})
+    assert [row.name for row in rows] == ["default", "00000", "00001", "00002"]
+    assert [row.status for row in rows] == ["finished", "finished", "stopped", "failed"]
+    assert [row.settings["keep"] for row in rows] == [0.8, 0.5, 0.7, 0.9]
+    assert rows[1].scores == {"accuracy": 0.7, "loss": pytest.approx(0.3), "epoch": 2}
+    assert rows[3].scores == {}
+    assert rows[3].reason == "UserError: too few"
+
+
+def test_the_best_last_epochs_of_those_that_finished_come_first(folder: Path) -> None:
+    rows = read_rows(folder, {"keep": 0.8})
+    names = [row.name for row in ranked(rows, SweepOptions())]
+    assert names == ["00000", "default", "00001", "00002"]  # the stopped one was better so far
+    assert [row.name for row in ranked(rows, SweepOptions(metric="loss"))][:2] == names[:2]
+
+
+def test_another_stage_is_no_epoch_of_the_result(tmp_path: Path) -> None:
+    trial(tmp_path, "00000", {}, epoch(1, 0.2, 1), epoch(9, 0.9, 2, stage="distil-init"))
+    assert read_rows(tmp_path, {})[0].scores["accuracy"] == 0.2
+
+
+def test_a_resumed_trial_counts_its_own_training_once(tmp_path: Path) -> None:
+    again = (event("run_start", 0.0), end(0, 10.0, reused=True), epoch(1, 0.4, 7.0))
+    path = trial(tmp_path, "00000", {}, end(0, 10.0, reused=False), epoch(1, 0.4, 5.0), *again)
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "epo')  # killed while it wrote
+    (row,) = read_rows(tmp_path, {})
+    assert (row.trained, row.reused, row.seconds) == ({0: 10.0}, {}, 12.0)
+
+
+def test_savings_add_up_what_was_reused(folder: Path) -> None:
+    saved = savings(read_rows(folder, {"keep": 0.8}), members(), INVENTORY)
+    assert (saved["trained"], saved["reused"]) == (2, 6)
+    assert (saved["trained_seconds"], saved["saved_seconds"]) == (12.0, 36.0)
+    # Two of client 0 run at once, four of client 1.
+    assert saved["least_seconds_saved"] == 3 * (10 / 2 + 2 / 4)
+
+
+# What a sweep does and says from its default to its report: best against default, by seed.
+
+
+ARGUMENTS = ["--num-samples=3", "--runtime=inprocess", "--name=s", "--validation=0.2"]
+
+
+def test_the_default_run_changes_no_setting_and_holds_images_out(tmp_path: Path) -> None:
+    options, launch = parse_sweep([*ARGUMENTS, f"--output-dir={tmp_path}"])
+    run = default_run(launch, options.validation)
+    assert run.name == "s/trials/default"
+    assert run.run.data.validation == 0.2
+    assert run.run.options == launch.run.options
+
+
+def test_each_step_is_said_as_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def run_trial(launch: Any, settings: Any, prepare_with: Any) -> None:
+        done.append(launch.name)
+
+    monkeypatch.setattr(tuning, "ray_cluster", lambda *_: nullcontext())
+    monkeypatch.setattr(tuning, "run_trial", run_trial)
+    monkeypatch.setattr(tuning, "run_trials", lambda *_: done.append("trials"))
+    options, launch = parse_sweep([*ARGUMENTS, f"--output-dir={tmp_path}"])
+    (tmp_path / "trials").mkdir()
+    out, prepared = io.StringIO(), SimpleNamespace(inventory=None)
+    console = Console(file=out, width=80)
+    with pytest.raises(UserError, match="no trial finished"):
+        search(options, launch, {"keep": Uniform(0.4, 1.0)}, prepared, tmp_path, console)  # type: ignore[arg-type]
+    assert done == ["s/trials/default", "trials"]
+    said = out.getvalue().splitlines()
+    assert said[:3] == [
+        "starting Ray …",
+        "default configuration, on 0.2 of the training images",
+        "3 trials of keep",
+    ]
+    assert max(map(len, said)) <= 80
+
+
+class Runs:
+    """Instead of the runs: their launches, and accuracies of their settings and seeds."""
+
+    def __init__(self) -> None:
+        self.launches: list[Launch] = []
+
+    def __call__(self, launch: Launch, settings: dict[str, Any], **_: Any) -> dict[str, Any]:
+        self.launches.append(launch)
+        return {"accuracy": launch.run.options.keep / 2 + launch.run.seed / 100}
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    made = Runs()
+    monkeypatch.setattr(outcome, "run_trial", made)
+    return made
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    return parse([f"--output-dir={tmp_path}", "--name=sweep", "--seed=4", "--keep=0.8"])
+
+
+def test_both_are_run_with_the_same_seeds_and_gains_are_seed_by_seed(
+    runs: Runs, launch: Launch
+) -> None:
+    found = compare(launch, {"keep": 0.6}, INVENTORY, seeds=2)
+    assert found["default"]["values"] == pytest.approx((0.44, 0.45))
+    assert found["best"]["values"] == pytest.approx((0.34, 0.35))
+    assert found["gain"]["values"] == pytest.approx((-0.1, -0.1))
+    assert found["gain"]["std"] == pytest.approx(0, abs=1e-12)
+    assert [run.run.seed for run in runs.launches] == [4, 5, 4, 5]
+    names = [f"sweep/final/{label}-seed{s}" for label in ("default", "best") for s in (4, 5)]
+    assert [run.name for run in runs.launches] == names
+    # They differ in nothing else, and hold no images out.
+    default, _, best, _ = (each.run for each in runs.launches)
+    assert default == launch.run
+    assert best == replace(default, options=replace(default.options, keep=0.6))
+
+
+def test_a_default_that_is_the_best_is_run_once(runs: Runs, launch: Launch) -> None:
+    found = compare(launch, {}, INVENTORY, seeds=3)
+    assert len(runs.launches) == 3
+    assert found["best"] == found["default"]
+    assert found["gain"]["values"] == [0.0, 0.0, 0.0]

@@ -1,14 +1,27 @@
-"""The papers' figures, each drawn from made-up runs."""
+"""The papers' figures, each drawn from made-up runs, and told in tables of numbers."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from cluster.studies.cells import TABLES
-from cluster.studies.exhibits import EXHIBITS, place
+from cluster.studies.cells import TABLES, make
+from cluster.studies.comparison import Figure, as_markdown
+from cluster.studies.exhibits import (
+    EXHIBITS,
+    describe_clients,
+    describe_domains,
+    describe_fid,
+    describe_forgetting,
+    describe_hfldd,
+    describe_rounds,
+    describe_targets,
+    epochs_to_target,
+    place,
+    until,
+)
 from fl.report.style import png
 from tests.cluster.studies.made_up import CURVES, figures
-from tests.cluster.studies.test_suite_tables import hfldd, run_of
 
 
 @pytest.mark.parametrize("name", EXHIBITS)
@@ -84,3 +97,132 @@ def test_traffic_has_a_line_for_each_method_with_rounds() -> None:
         "fedavg": [[50, 2], [60, 2], [70, 5], [80, 5], [90, 5], [95, 5]],
     }
     assert png(sheet).startswith(b"\x89PNG")
+
+
+# What the paper's figures show, as tables of numbers, from made-up runs.
+
+
+def test_epochs_to_a_target_are_the_mean_over_seeds_and_all_must_reach_it() -> None:
+    figure = figures("fig5")[0]
+    assert epochs_to_target(figure, 0.3) == 0
+    assert epochs_to_target(figure, 0.6) == 1.5
+    assert epochs_to_target(figure, 0.8) is None
+    lines = describe_targets([figure])
+    assert lines[2].endswith("| 60 % | 65 % | 70 % |")
+    assert lines[4].endswith("| 1.5 | 2.0 | 2.0 |")
+
+
+def test_forgetting_is_the_mean_curves_fall_from_its_best_epoch() -> None:
+    assert describe_forgetting(figures("fig6"))[4].endswith("| 30.00 | 80.00 | 2 | 70.00 | 10.00 |")
+
+
+def test_distances_stand_between_the_ends_of_their_scale_and_name_their_network() -> None:
+    told = describe_fid(figures("fid"))
+    assert "a network" in told[0]
+    assert told[4] == "| Gaussian noise | 99 | 360.53 |"
+    assert told[5] == "| 10 epochs | 12.5 ± 0 | 145.71 |"
+    assert told[-1].startswith("| real, two halves | 0.25 |")
+    assert len(told) == 4 + 1 + 5 + 1
+
+
+def test_the_best_round_stands_beside_the_last_and_beside_the_papers_best() -> None:
+    told = describe_rounds(figures("fedaf"))
+    (line,) = (line for line in told if line.startswith("| cifar10-alpha0.1 | fedaf |"))
+    row = "| cifar10-alpha0.1 | fedaf | 70.00 ± 14.14 | 80.00 ± 14.14 | 69.11 ± 0.86 | 1.50 |"
+    assert line == row
+    (line,) = (line for line in told if line.startswith("| fmnist-alpha0.1 | fedaf-without-cdc |"))
+    assert line.endswith("| - | 1.50 |")
+
+
+def test_each_domain_has_a_column_and_the_papers_stands_below() -> None:
+    told = describe_domains(figures("fedaf-table2"))
+    assert (
+        told[2] == "| Method | clipart | infograph | painting | quickdraw | real | sketch | Mean |"
+    )
+    (number,) = (n for n, line in enumerate(told) if line.startswith("| moon |"))
+    assert told[number].endswith("| 70.00 ± 14.14 | 70.00 ± 14.14 |")
+    assert told[number + 1] == "| paper | 48.80 | 37.97 | 56.26 | 48.07 | 42.02 | 29.72 | 43.81 |"
+    other = {"per_domain_accuracy": {"mine": 0.5, "yours": 0.25}}
+    told = describe_domains([replace(figures("fedaf-table2")[0], results=(other,))])
+    assert told[4:] == ["| fedavg | 50.00 | 25.00 | 37.50 |"]
+
+
+def scored(method: str, *accuracies: float | None, sent: int = 0) -> Figure:
+    """A cell of one row with two equal runs, whose clients reached these accuracies."""
+    (cell,) = [c for c in TABLES["fedd2s-table2"]("small") if c.name == f"mnist-alpha0.5-{method}"]
+    there = [a for a in accuracies if a is not None]
+    result = {
+        "accuracy": sum(there) / len(there),
+        "ua": 0.5,
+        "client_accuracy": list(accuracies),
+        "client_scores": {"mean": 0.7, "spread": 0.125, "worst_tenth": 0.25},
+        "bytes_up": sent,
+        "fedavg_bytes_up": 2**20,
+    }
+    return Figure(cell, tuple(result | {"seed": seed} for seed in (0, 1)))
+
+
+def test_clients_below_training_alone_are_counted_over_seeds() -> None:
+    alone = scored("local", 0.5, 0.5, None, 0.5)
+    ours = scored("fedd2s", 0.6, 0.4, 0.1, 0.5, sent=3 * 2**19)
+    told = describe_clients([alone, ours])
+    row = "mnist-alpha0.5"
+    assert told[-2] == f"| {row} | local | 70.00 | 12.50 | 25.00 | - | 0.00 | 0.00 |"
+    assert told[-1] == f"| {row} | fedd2s | 70.00 | 12.50 | 25.00 | 2 of 6 | 1.50 | 1.50 |"
+    assert "| 2 of 6 |" not in describe_clients([ours])[-1]
+
+
+def test_clients_are_compared_with_those_alone_of_the_same_seed_where_others_failed() -> None:
+    alone, ours = scored("local", 0.9, 0.9), scored("fedd2s", 0.95, 0.8)
+    lost = replace(alone, results=alone.results[1:], failed=("seed 0: it failed",))
+    assert "| 1 of 2 |" in describe_clients([lost, ours])[-1]
+    assert "| 1 of 2 |" in describe_clients([alone, replace(ours, results=ours.results[:1])])[-1]
+
+
+def test_a_table_of_clients_is_of_their_ua_and_has_no_column_of_the_paper() -> None:
+    table = as_markdown("fedd2s-table2", "small", [0, 1], [scored("local", 0.9)])
+    assert "| Row | Method | UA, % | Rank |" in table
+    assert "| mnist-alpha0.5 | local | 50.00 ± 0.00 | - |" in table
+
+
+MIB = 2**20
+
+
+def run_of(*accuracies: float, up: int = 2, down: int = 1, peer: int = 0) -> dict[str, Any]:
+    """Two MiB up and one down in each round; between clients in the first alone."""
+    rounds = [
+        {
+            "round": number,
+            "accuracy": accuracy,
+            "bytes_up": up * MIB,
+            "bytes_down": down * MIB if number > 1 else 0,
+            "bytes_peer": peer * MIB if number == 1 else 0,
+        }
+        for number, accuracy in enumerate(accuracies, start=1)
+    ]
+    return {"per_round": rounds, "accuracy": accuracies[-1], "clusters": [[0, 1, 2], [3]]}
+
+
+def hfldd(method: str, *results: dict[str, Any], classes: int = 10) -> Figure:
+    (cell,) = make("hfldd", "paper", (f"mnist-C{classes}-{method}",))
+    return Figure(cell, results)
+
+
+def test_traffic_is_all_that_was_sent_up_to_the_round_that_reaches_the_accuracy() -> None:
+    found = hfldd("hfldd", run_of(0.5, 0.79, 0.8, peer=4), run_of(0.9, 0.9, 0.9, peer=4))
+    assert until(found, 0.8) == (2.0, pytest.approx(((3 * 2 + 2 + 4) + (2 + 4)) / 2))
+    assert until(found, 0.85) is None  # one seed never has it
+
+
+def test_tables_2_to_4_are_of_iid_clients_and_beside_the_papers() -> None:
+    told = describe_hfldd(
+        [
+            hfldd("hfldd", run_of(0.7, 0.85)),
+            hfldd("fedavg", run_of(0.1, 0.2, 0.8, up=4)),
+            hfldd("fedavg", run_of(0.1, 0.9), classes=1),
+        ]
+    )
+    assert "| mnist-C10 | hfldd | 80 % | 2.0 | 5.00 | 1.0 | 5 | 58.80 | 1.0 |" in told
+    assert "| mnist-C10 | fedavg | 80 % | 3.0 | 14.00 | 2.8 | 17 | 593.15 | 10.1 |" in told
+    assert not any(line.startswith("| mnist-C1 | fedavg | 80 %") for line in told)
+    assert "| mnist-C1 | fedavg | 5.00 | 5.00 | 5.00 | 5.00 | 5.00 |" in told  # up to 90 percent
