@@ -107,6 +107,7 @@ Changes = tuple[tuple[str, object], ...]
 class Admitted:
     """A run that nothing but its data can rule out."""
 
+    run: RunConfig[Any]
     method: Method
     run_spec: RunSpec
     assignments: Sequence[Assignment]
@@ -157,6 +158,7 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
     if not (launch.slurm.submit or launch.ray_address):  # the inventory covers all GPUs of the run
         world_size(ranks, len(inventory.gpus))
     return Admitted(
+        run=run,
         method=method,
         run_spec=run_spec,
         assignments=assignments,

@@ -49,7 +49,6 @@ from fl.federation import Client, Request
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.server import Server
 from fl.json_files import JsonObject, write_json
-from fl.methods.method import Method
 from fl.methods.registry import OURS, check_outcome
 from fl.metrics.samples import ask_oracle, measure
 from fl.models.saved import describe, save_model, save_tensors
@@ -265,7 +264,7 @@ def execute(
         metrics: the user's own figures of the global model, for each round.
         end: called with the global model at the end, if there is one.
     """
-    own = Tracking(launch.track, run_dir, flatten(nested(launch.run)))
+    own = Tracking(launch.track, run_dir, flatten(nested(prepared.run)))
     with interrupt_first(), closing(own) as tracking:
         listeners: tuple[Listener, ...] = (tracking, *others)
         result = _execute(launch, prepared, run_dir, console, early, metrics or {}, end, *listeners)
@@ -289,14 +288,14 @@ def _execute(
     end: Callable[[nn.Module | None], object],
     *others: Listener,
 ) -> JsonObject:
-    write_json(run_dir / "partition.json", _partition(launch, prepared))
+    write_json(run_dir / "partition.json", _partition(prepared))
     _save_lists(run_dir / "partition.npz", prepared)
     with ExitStack() as stack:
         # Else OMP_NUM_THREADS would decide, and another number of threads rounds differently.
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(max(1, min(usable_cores(), prepared.inventory.cpus)))
         placements = Placements(prepared.members)
-        settings = flatten(nested(launch.run))
+        settings = flatten(nested(prepared.run))
         tensorboard = TensorBoard(run_dir / "tensorboard", prepared.members, settings)
         listeners: list[Listener] = [
             placements,
@@ -307,18 +306,20 @@ def _execute(
             *others,
         ]
         events = Events(*listeners)
-        events.emit(RunStart(run=run_dir.name, rounds=launch.run.rounds, metric=_metric(prepared)))
+        events.emit(
+            RunStart(run=run_dir.name, rounds=prepared.run.rounds, metric=_metric(prepared))
+        )
         if launch.runtime == "ray":
             events.emit(Preparing(what="joining Ray" if launch.ray_address else "starting Ray"))
         bundles = stack.enter_context(open_cluster(launch, prepared.inventory, run_dir, early))
         clients, server = open_federation(launch, prepared, run_dir, events, bundles, stack)
         inputs: JsonObject = dict(prepared.inputs)
         if not prepared.method.one_shot:
-            inputs["rounds"] = _rounds(launch, prepared, run_dir, metrics)
-        outcome = _outcome(launch, prepared.method, clients, server, inputs)
+            inputs["rounds"] = _rounds(prepared, run_dir / CHECKPOINTS, metrics)
+        outcome = _outcome(prepared, clients, server, inputs)
         end(outcome.model)
         result = _result(launch, prepared, outcome, clients, server)
-        if launch.run.fid and outcome.synthetic:
+        if prepared.run.fid and outcome.synthetic:
             result |= _of_samples(prepared.dataset, outcome.synthetic, server)
         result |= _confusion(server, outcome)
         result["placements"] = placements.entries
@@ -327,19 +328,16 @@ def _execute(
         _save(run_dir, prepared, outcome, real_images=launch.report_real_images)
         events.emit(RunEnd(accuracy=result["accuracy"]))
     write_json(run_dir / "result.json", result)
-    _tidy(run_dir / CHECKPOINTS, {STATE} if can_go_on(launch.run) else set())
+    _tidy(run_dir / CHECKPOINTS, {STATE} if can_go_on(prepared.run) else set())
     return result
 
 
-def _outcome(
-    launch: Launch, method: Method, clients: Clients, server: Server, inputs: JsonObject
-) -> Outcome:
+def _outcome(prepared: Prepared, clients: Clients, server: Server, inputs: JsonObject) -> Outcome:
     """What the method makes of the clients; what a method of the user's returns is checked."""
-    with seeded(launch.run.seed, "method"):  # a method of the user's may draw
-        found = method.run(clients, server, launch.run.options, **inputs)
-    if method.name in OURS:
-        return found
-    return check_outcome(method.name, found, server, launch.run.options)
+    method, options = prepared.method, prepared.run.options
+    with seeded(prepared.run.seed, "method"):  # a method of the user's may draw
+        found = method.run(clients, server, options, **inputs)
+    return found if method.name in OURS else check_outcome(method.name, found, server, options)
 
 
 def _of_samples(dataset: Dataset, synthetic: Tensors, server: Server) -> JsonObject:
@@ -351,11 +349,9 @@ def _of_samples(dataset: Dataset, synthetic: Tensors, server: Server) -> JsonObj
         }
 
 
-def _rounds(
-    launch: Launch, prepared: Prepared, run_dir: Path, metrics: Mapping[str, Metric]
-) -> Rounds:
-    about = f"{launch.run.method} {launch.run.options} {prepared.run_spec}"
-    folder, run = run_dir / CHECKPOINTS, launch.run
+def _rounds(prepared: Prepared, folder: Path, metrics: Mapping[str, Metric]) -> Rounds:
+    run = prepared.run
+    about = f"{run.method} {run.options} {prepared.run_spec}"
     return Rounds(run.rounds, folder, about, metrics, run.stop_after)
 
 
@@ -385,10 +381,10 @@ def open_federation(
     store = launch.output_dir / ".store"
     opened = open_server(
         *(machine, prepared.run_spec, test, events, bundles, checkpoints),
-        inference=launch.run.inference,
+        inference=prepared.run.inference,
     )
     server = stack.enter_context(opened)
-    executor = open_executor(machine, prepared, bundles, server, store, rounds=launch.run.rounds)
+    executor = open_executor(machine, prepared, bundles, server, store, rounds=prepared.run.rounds)
     clients = Clients(
         prepared.members,
         prepared.partition.train,
@@ -409,7 +405,7 @@ def _result(
     clients: Clients,
     server: Server,
 ) -> JsonObject:
-    run = launch.run
+    run = prepared.run
     last = outcome.epochs[-1]
     accuracies = [e.accuracy for e in outcome.epochs]
     best = max(accuracies)
@@ -439,7 +435,7 @@ def _result(
         "on_client_failure": launch.on_client_failure,
         "dropped": clients.dropped,
         "seconds": {name: round(s, 3) for name, s in server.events.seconds().items()},
-        **_privacy(launch, prepared),
+        **_privacy(prepared),
         "partition": {"kind": run.partition.kind, "hash": prepared.partition.digest},
         **outcome.figures,
         "runtime": launch.runtime,
@@ -450,12 +446,12 @@ def _result(
     }
 
 
-def _privacy(launch: Launch, prepared: Prepared) -> JsonObject:
+def _privacy(prepared: Prepared) -> JsonObject:
     """The budget, and the most that any client spends of it; none without privacy."""
-    if launch.run.dp.epsilon is None:
+    if prepared.run.dp.epsilon is None:
         return {}
     spent = [getattr(client.training, "spent", None) or 0.0 for client in prepared.members]
-    return {"dp": {**asdict(launch.run.dp), "accountant": ACCOUNTANT, "spent": max(spent)}}
+    return {"dp": {**asdict(prepared.run.dp), "accountant": ACCOUNTANT, "spent": max(spent)}}
 
 
 def _scored_on(run: RunConfig) -> str:
@@ -515,8 +511,8 @@ def _save_lists(path: Path, prepared: Prepared) -> None:
     save_lists(path, train, test, split.num_given)
 
 
-def _partition(launch: Launch, prepared: Prepared) -> JsonObject:
-    run, dataset = launch.run, prepared.dataset
+def _partition(prepared: Prepared) -> JsonObject:
+    run, dataset = prepared.run, prepared.dataset
     return {
         "kind": run.partition.kind,
         "hash": prepared.partition.digest,

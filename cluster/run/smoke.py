@@ -63,10 +63,9 @@ def smoke(launch: Launch, prepared: Prepared, early: EarlyRay | None = None) -> 
     """Runs every step of the prepared run once, on its Ray if that was begun ``early``, and
     estimates the whole; leaves no files."""
     heard: list[Event] = []
-    options, small = _cut(launch.run.options, prepared)
-    run, rounds = replace(launch.run, options=options, rounds=1, fid=False), launch.run.rounds
+    small, rounds = _cut(prepared), prepared.run.rounds
     with tempfile.TemporaryDirectory(prefix="onefold-smoke-") as folder, _short_fits() as fits:
-        short = replace(launch, run=run, output_dir=Path(folder), resume=False, track=())
+        short = replace(launch, output_dir=Path(folder), resume=False, track=())
         quiet = Console(quiet=True)
         result = execute(short, small, Path(folder), quiet, heard.append, early=early, report=False)
     trained = [prepared.members[end.client] for end in heard if isinstance(end, ClientEnd)]
@@ -92,8 +91,8 @@ def _client_bytes(prepared: Prepared, result: JsonObject) -> int:
     return max(client.request.memory_bytes for client in prepared.members)
 
 
-def _cut(options: Any, prepared: Prepared) -> tuple[Any, Prepared]:
-    """The method's settings with trainings of one step, and each client with samples for it."""
+def _cut(prepared: Prepared) -> Prepared:
+    """One round, trainings of one step, and each client with samples for it."""
     classes, needs = prepared.run_spec.num_classes, [1]
 
     def brief(value: Any) -> Any:  # every training in a record, itself too, cut to one step
@@ -105,12 +104,13 @@ def _cut(options: Any, prepared: Prepared) -> tuple[Any, Prepared]:
             needs.append(needed)
         return value
 
-    options = brief(options)
+    options = brief(prepared.run.options)
+    run = replace(prepared.run, options=options, rounds=1, fid=False)
     cut = [replace(c, training=brief(c.training)) for c in prepared.members]
     train = tuple(own[: max(needs)] for own in prepared.partition.train)
     members = tuple(replace(c, num_samples=len(own)) for c, own in zip(cut, train, strict=True))
     partition = replace(prepared.partition, train=train)
-    return options, replace(prepared, members=members, partition=partition)
+    return replace(prepared, run=run, members=members, partition=partition)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """A grid of the user's own: its settings and values, the runs of every combination, its picture."""
 
 import re
-from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,11 +37,7 @@ def parse_grid(arguments: Sequence[str]) -> Grid:
         UserError: one line, for whatever is wrong, also with a run of it.
     """
     first = list(takewhile(lambda argument: not argument.startswith("--"), arguments))
-    axes = _axes(first)
-    names = ArgumentParser(add_help=False, allow_abbrev=False)
-    names.add_argument("--name", nargs="?", default="grid", const="")
-    given, options = names.parse_known_args(arguments[len(first) :])
-    name: str = given.name
+    axes, options = _axes(first), arguments[len(first) :]
     listed = axes.pop("seed", None)
     seeds: tuple[int | None, ...] = (None,)  # the options' own
     if listed is not None:
@@ -60,7 +55,8 @@ def parse_grid(arguments: Sequence[str]) -> Grid:
         own = tuple(f"--{setting}={value}" for setting, value in settings)
         own = own if method is None else (f"--method={method}", *own)
         more = () if seed is None else (f"--seed={seed}",)
-        launch = parse([*options, *own, *more, f"--name={name}"])
+        launch = parse(["--name=grid", *options, *own, *more])
+        name = str(launch.name)
         row = "-".join(f"{s}{v}" for s, v in settings) or launch.run.dataset
         cell = Cell(row, launch.run.method, own, settings=settings)
         run_name = re.sub(r"[^\w.+-]", "_", f"{name}-{cell.name}-seed{launch.run.seed}")
