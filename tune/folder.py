@@ -10,7 +10,7 @@ import yaml
 
 from cluster.run.command_line import flatten, load_yaml
 from cluster.run.options import Launch
-from cluster.run.run_dir import LOCK, empty, identity_of, locked, nested, versions
+from cluster.run.run_dir import LOCK, changes, empty, identity_of, locked, nested, versions
 from fl.config import RunConfig
 from fl.data.catalogue import short_name
 from fl.errors import UserError
@@ -100,15 +100,10 @@ def _settings(options: SweepOptions, launch: Launch, space: Space) -> JsonObject
 
 
 def _refuse_changes(file: Path, settings: JsonObject) -> None:
-    before, now = flatten(load_yaml(file)), flatten(settings)
-    # The option ``space`` may be a path that has moved, so the space itself is compared.
-    changed = [
-        name
-        for name in sorted(before.keys() | now.keys())
-        if before.get(name) != now.get(name) and name != "sweep.space"
-    ]
+    changed = changes(flatten(load_yaml(file)), flatten(settings))
+    changed.pop("sweep.space", None)  # maybe a path that has moved: the space itself is compared
     if changed:
-        shown = ", ".join(f"{n}: {before.get(n)} -> {now.get(n)}" for n in changed)
+        shown = ", ".join(changed.values())
         raise UserError(f"cannot resume {file.parent} as another sweep: {shown}")
 
 

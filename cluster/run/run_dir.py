@@ -23,7 +23,7 @@ from fl.config import RunConfig
 from fl.data.by_path import is_path
 from fl.data.catalogue import short_name
 from fl.errors import UserError
-from fl.json_files import JsonObject
+from fl.json_files import JsonObject, SettingValues
 from fl.whole_files import printable, refused_by_disk, write_atomically
 
 # The lock of a run's directory, held by the process that runs in it until it ends or dies.
@@ -302,14 +302,19 @@ def differences(
     now = flatten(nested(run))
     if may_grow and can_go_on(run) and 1 < before.get("rounds", 0) < run.rounds:
         before["rounds"] = run.rounds
-    found = {
-        name: f"{name}: {before.get(name)} -> {now.get(name)}"
-        for name in sorted(before | now)
-        if before.get(name) != now.get(name)
-    }
     own = own if isinstance(own, dict) else {}
     changed = [name for name in sorted(own | own_now) if own.get(name) != own_now.get(name)]
-    return {name: f"{name}: what it names has changed" for name in changed} | found
+    named = {name: f"{name}: what it names has changed" for name in changed}
+    return named | changes(before, now)
+
+
+def changes(before: SettingValues, now: SettingValues) -> dict[str, str]:
+    """What has another value now, by dotted name, as ``alpha: 0.5 -> 0.1``."""
+    return {
+        name: f"{name}: {before.get(name)} -> {now.get(name)}"
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
+    }
 
 
 def _plain(value: object) -> Any:

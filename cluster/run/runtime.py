@@ -95,15 +95,17 @@ class EarlyRay:
         finally:
             self._begun.set()
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is a cluster to wait for."""
+        return self._thread is not None
+
     @contextmanager
-    def ready(self, published: Path) -> Iterator[bool]:
-        """Waits for the cluster; gives whether there is one. Raises what made its start fail.
+    def ready(self, published: Path) -> Iterator[None]:
+        """Waits for the cluster that was begun. Raises what made its start fail.
 
         ``published`` holds ``HOST:PORT`` of the cluster while the context lasts.
         """
-        if self._thread is None:
-            yield False
-            return
         if not self._begun.wait(START_S):
             self._late = True
             raise UserError(
@@ -113,7 +115,7 @@ class EarlyRay:
         if self._error:
             raise self._error
         with announced(published):
-            yield True
+            yield
 
     def end(self) -> None:
         """Has the cluster begin to end, beside what else the command does.
@@ -214,19 +216,14 @@ def has_ray() -> bool:
     return ray is not None and ray.is_initialized()
 
 
-@contextmanager
 def ray_cluster(
     machine: Machine, inventory: Inventory, run_dir: Path, early: EarlyRay | None = None
-) -> Iterator[None]:
-    """The run's cluster: the one that was started before, or another."""
-    with ExitStack() as stack:
-        if not (early and stack.enter_context(early.ready(run_dir / ADDRESS))):
-            stack.enter_context(_another(machine, inventory, run_dir))
-        yield
-
-
-def _another(machine: Machine, inventory: Inventory, run_dir: Path) -> AbstractContextManager[None]:
-    """The one this process is in, one to join, or one of its own."""
+) -> AbstractContextManager[None]:
+    """The run's cluster: the one that was started before, the one this process is in, one to join,
+    or one of its own."""
+    published = run_dir / ADDRESS
+    if early and early.begun:
+        return early.ready(published)
     if has_ray():  # a sweep's, which outlives its trials
         return nullcontext()
     if machine.ray_address:
@@ -235,5 +232,5 @@ def _another(machine: Machine, inventory: Inventory, run_dir: Path) -> AbstractC
         cpus=inventory.cpus,
         gpus=len(inventory.gpus),
         memory_bytes=inventory.memory_bytes,
-        published=run_dir / ADDRESS,
+        published=published,
     )

@@ -18,18 +18,18 @@ TIME = re.compile(
 )
 """What sbatch takes as --time."""
 FLAG = re.compile(r"(?P<key>[a-z][a-z0-9-]*)(=(?P<value>.*))?")
-OURS = {
-    **{"nodes": "nodes", "ntasks-per-node": "nodes", "ntasks": "nodes", "array": "array"},
-    **{"output": "logs", "error": "logs", "open-mode": "logs", "signal": "preemption"},
-    **{"requeue": "preemption", "no-requeue": "preemption", "chdir": "the working directory"},
+REFUSED = {
+    **dict.fromkeys(("nodes", "ntasks-per-node", "ntasks"), "the launcher sets it, for nodes"),
+    **dict.fromkeys(("output", "error", "open-mode"), "the launcher sets it, for logs"),
+    **dict.fromkeys(("signal", "requeue", "no-requeue"), "the launcher sets it, for preemption"),
+    "array": "the launcher sets it, for arrays",
+    "chdir": "the launcher needs the working directory",
+    **{n: f"use --slurm.{n}" for n in ("partition", "account", "qos", "constraint", "time")},
+    **dict.fromkeys(("mem", "mem-per-cpu"), "use --slurm.mem-gb"),
+    "cpus-per-task": "use --slurm.cpus-per-task",
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task"), "use --slurm.gpus-per-node"),
 }
-"""sbatch settings that the launcher itself depends on, and for what."""
-OPTIONS = {
-    **{"partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint"},
-    **{"time": "time", "mem": "mem-gb", "mem-per-cpu": "mem-gb", "cpus-per-task": "cpus-per-task"},
-    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task"), "gpus-per-node"),
-}
-"""sbatch settings that have an option of ours, and its name."""
+"""sbatch settings that are not for ``additional``, and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,16 +88,11 @@ class SlurmOptions(Settings):
             found = FLAG.fullmatch(text)
             if not found:
                 raise UserError(f"additional takes KEY or KEY=VALUE, got {text!r}")
-            if found["key"] in OURS:
-                raise UserError(
-                    f"additional cannot set {found['key']}: the launcher sets it itself, "
-                    f"for {OURS[found['key']]}"
-                )
-            option = OPTIONS.get(found["key"])
+            reason = REFUSED.get(found["key"])
             if found["key"] == "gres" and self.gpus_per_node:
-                option = "gpus-per-node"
-            if option:
-                raise UserError(f"additional cannot set {found['key']}: use --slurm.{option}")
+                reason = REFUSED["gpus"]
+            if reason:
+                raise UserError(f"additional cannot set {found['key']}: {reason}")
             if found["key"] in flags:
                 raise UserError(f"additional sets {found['key']} twice")
             flags[found["key"]] = True if found["value"] is None else found["value"]

@@ -47,21 +47,18 @@ def write(folder: Path, cells: Sequence[Figures], console: Console) -> None:
 def curves(cells: Sequence[Figures]) -> dict[str, dict[str, dict[int, float]]]:
     """Each picture's curves: the mean over seeds by number of clients. Means of 0 are left out:
     they have no logarithm."""
-    found: dict[str, dict[str, dict[int, list[float]]]] = {picture: {} for picture in LABELS}
+    values: dict[tuple[str, str], dict[int, list[float]]] = {}
     for cell in sorted(cells, key=itemgetter("clients")):
-        for picture, values in _values(cell).items():
-            for name, value in values.items():
+        for picture, group in _values(cell).items():
+            for name, value in group.items():
                 if value is not None:
-                    curve = found[picture].setdefault(name, {})
+                    curve = values.setdefault((picture, name), {})
                     curve.setdefault(cell["clients"], []).append(value)
-    means = {
-        picture: {
-            name: {k: mean(seeds) for k, seeds in curve.items() if any(seeds)}
-            for name, curve in group.items()
-        }
-        for picture, group in found.items()
-    }
-    return {p: {name: c for name, c in group.items() if c} for p, group in means.items()}
+    found: dict[str, dict[str, dict[int, float]]] = {picture: {} for picture in LABELS}
+    for (picture, name), by_number in values.items():
+        if means := {k: mean(seeds) for k, seeds in by_number.items() if any(seeds)}:
+            found[picture][name] = means
+    return found
 
 
 def _values(cell: Figures) -> dict[str, Mapping[str, float | None]]:
