@@ -6,8 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 
-from fl.events import ClientEnd, Epoch
-from fl.report.read import read_events
+from fl.events import Epoch
+from fl.report.read import client_ends, read_events
 
 STILL_FALLING = 0.1
 """Share of the whole fall of the loss above which its last fifth's makes a run undertrained."""
@@ -65,9 +65,8 @@ def rising(curves: Sequence[Sequence[float]]) -> bool:
 def client_curves(run_dir: Path) -> dict[int, Sequence[float]]:
     """The losses of each client's first training, by epoch, of ``metrics.jsonl``; without clients
     that have none."""
-    events = read_events(run_dir / "metrics.jsonl")
-    ended = [e for e in events if isinstance(e, ClientEnd) and e.round == 1 and e.losses]
-    return {event.client: event.losses for event in reversed(ended)}
+    first = {k: ends[0] for k, ends in client_ends(read_events(run_dir / "metrics.jsonl")).items()}
+    return {k: end.losses for k, end in first.items() if end.round == 1 and end.losses}
 
 
 def untrained_clients(runs: Sequence[Mapping[int, Sequence[float]]]) -> bool:

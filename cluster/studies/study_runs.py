@@ -152,14 +152,11 @@ def _check_disk(unfinished: Sequence[Launch]) -> None:
 def _cell(
     options: StudyOptions, launch_arguments: Sequence[str], clients: int, seed: int
 ) -> StudyRun:
-    name = f"k{clients}-seed{seed}"
-    fixed = [f"--num-clients={clients}", f"--seed={seed}", f"--name={name}"]
-    launch = parse([*launch_arguments, *fixed, f"--output-dir={options.output_dir}"])
+    fixed = [f"--num-clients={clients}", f"--seed={seed}", f"--name=k{clients}-seed{seed}"]
+    launch = parse([*launch_arguments, *fixed, f"--output-dir={options.output_dir}", "--resume"])
     launch.refuse_smoke()
     if launch.slurm.submit:
         raise UserError("a study runs where it is started: --slurm is for onefold run and suite")
-    if (locate(launch) / "config.yaml").exists():
-        launch = replace(launch, resume=True)
     if options.samples_per_client is None:
         return StudyRun(launch=launch, drawn=None)
     run, wanted = launch.run, clients * options.samples_per_client

@@ -92,14 +92,6 @@ def test_progress_names_every_client_and_epoch(runs: Path) -> None:
     assert "fusion epoch 2/2" in lines
 
 
-def test_events_are_kept_line_by_line(runs: Path) -> None:
-    kinds = [e["event"] for e in events(runs / "ray" / "run")]
-    assert kinds[0] == "run_start"
-    assert kinds[-1] == "run_end"
-    assert kinds.count("client_end") == kinds.count("client_start") == 4
-    assert kinds.count("epoch") == 2
-
-
 def test_a_neighbouring_run_reuses_the_clients_and_says_so(runs: Path) -> None:
     done = launch(runs / "ray", "--name=md", "--method=fedmho-md", "--runtime=inprocess")
     assert done.returncode == 0, done.stderr

@@ -69,14 +69,6 @@ def test_a_bare_study_says_what_it_needs_and_starts_nothing(
     assert parse_study(example.split()[3:])[0].num_clients == "5,10,20"  # is taken
 
 
-def test_help_names_the_studys_options(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    told = capsys.readouterr().out
-    for option in ("--num-clients", "--seeds", "--samples-per-client", "cluster.launch"):
-        assert option in told
-
-
 def test_a_dry_run_names_the_runs_and_starts_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,11 +82,3 @@ def test_a_dry_run_names_the_runs_and_starts_none(
     assert [line.split("  ") for line in lines] == [
         [str(tmp_path / cell), "to be run"] for cell in cells
     ]
-
-
-def test_a_study_refuses_to_be_sent_to_slurm(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--num-clients=2", f"--output-dir={tmp_path}", "--slurm"]) == 2
-    assert "a study runs where it is started" in capsys.readouterr().err
-    assert not any(tmp_path.iterdir())

@@ -10,7 +10,7 @@ from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from fl.errors import UserError
 from fl.spaces import Choice, Space, Uniform
-from tune.folder import add_seconds, claimed_sweep, named, write_configuration
+from tune.folder import add_seconds, claimed_sweep, named
 from tune.options import SweepOptions, parse_sweep
 
 SPACE: Space = {"keep": Uniform(0.4, 1.0)}
@@ -46,13 +46,6 @@ def test_what_is_searched_and_the_default_configuration_are_written(launch: Laun
     assert saved["space"].keys() == SPACE.keys()
     assert "torch" in saved["versions"]
     assert parse([f"--config={folder / 'default.yaml'}"]).run == launch.run
-
-
-def test_a_written_configuration_gives_the_same_run(tmp_path: Path) -> None:
-    arguments = ["--method=fedmho-md", "--prototypes", "vgg9", "cnn", "--fusion.lr=1e-5"]
-    run = parse([*arguments, "--betas", "1", "2", "--data.max-train=9"]).run
-    write_configuration(tmp_path / "c.yaml", run)
-    assert parse([f"--config={tmp_path / 'c.yaml'}"]).run == run
 
 
 def test_a_name_that_is_taken_is_refused_and_a_sweep_resumed_as_what_it_was(

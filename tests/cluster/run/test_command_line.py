@@ -20,6 +20,7 @@ from cluster.run.command_line import (
 from cluster.run.options import LaunchOptions
 from cluster.run.run_dir import nested
 from cluster.run.yaml_files import DEEPEST, MOST_BYTES, read_yaml
+from cluster.studies.study_runs import parse_study
 from cluster.studies.suite_options import parse_suite
 from fl.bounds import Settings
 from fl.errors import UserError
@@ -239,7 +240,11 @@ def test_help_is_one_screen_of_80_columns_with_methods_examples_and_groups(
 
 
 @pytest.mark.parametrize(
-    ("read", "word"), [(parse_suite, "--help"), (parse_sweep, "--help"), (parse, "--help-all")]
+    ("read", "word"),
+    [
+        *((parse_suite, "--help"), (parse_sweep, "--help"), (parse_study, "--help")),
+        (parse, "--help-all"),
+    ],
 )
 def test_all_settings_are_told_within_80_columns(
     capsys: pytest.CaptureFixture[str],

@@ -58,8 +58,9 @@ def test_every_method_runs_to_its_end(method: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_nothing_is_kept_and_the_estimate_is_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    measure_nothing(monkeypatch)
     chosen = f"--output-dir={tmp_path / 'runs'}"
     assert launch.main([*arguments("fedmho-md"), chosen]) == 0
     assert not (tmp_path / "runs").exists()
