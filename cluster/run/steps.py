@@ -63,7 +63,8 @@ def silent(what: str) -> None:
 
 
 def ended(work: Callable[[], int | None], goes_on: str = "the same command goes on") -> int:
-    """Does the work, says in a line why it ended early, and returns the command's exit status.
+    """Does the work, says in a line why it ended early, and returns the command's exit status: 0, 1
+    it failed, 2 bad input, 130 Ctrl-C. A client's or the server's own error stands above the line.
 
     Args:
         work: returns the status, or nothing for 0.
