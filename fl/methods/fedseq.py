@@ -15,14 +15,14 @@ from fl.exchange import Tensors, prefixed
 from fl.federation import RunSpec, TaskInput, TaskOutput
 from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.server import Server
-from fl.methods.averaging import averaging_method
 from fl.methods.hfldd import check_clusters, random_clusters
-from fl.methods.method import Assignment
-from fl.methods.prototypes import assign_all
+from fl.methods.method import Assignment, Method
+from fl.methods.prototypes import LOCAL, assign_all
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.rounds import Rounds
 from fl.seeding import in_round, numpy_generator
 from fl.server import Outcome
+from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig
 
 
@@ -109,4 +109,11 @@ def _samples(clients: Clients, order: Sequence[int]) -> int:
     return sum(clients.members[k].num_samples for k in order if k not in clients.dropped)
 
 
-METHOD = averaging_method("fedseq", FedSeqConfig, run, assign=assign)
+METHOD = Method(
+    name="fedseq",
+    config=FedSeqConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    spaces=Spaces(local=LOCAL),
+)

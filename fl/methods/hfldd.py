@@ -9,6 +9,7 @@ those that they were sent, and the server averages them.
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -24,15 +25,15 @@ from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.server import Server
 from fl.json_files import JsonObject
-from fl.methods.averaging import averaging_method
-from fl.methods.method import Assignment
+from fl.methods.method import Assignment, Method
 from fl.methods.personal import checked_floats
-from fl.methods.prototypes import assign_all
+from fl.methods.prototypes import LOCAL, assign_all
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.receiving import check_probabilities
 from fl.rounds import Rounds
 from fl.seeding import numpy_generator, seed_for
 from fl.server import Outcome
+from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.divergence import logits_of
 from fl.training.personal import own_model
@@ -337,11 +338,13 @@ def figures(memory: Tensors) -> JsonObject:
     return found
 
 
-METHOD = averaging_method(
-    "hfldd",
-    HFLDDConfig,
-    run,
+METHOD = Method(
+    name="hfldd",
+    config=HFLDDConfig,
     assign=assign,
+    run=run,
+    one_shot=False,
     fixed_samples=True,  # a head's, beside those that it is sent
-    auxiliary=lambda settings: settings.auxiliary,
+    auxiliary=attrgetter("auxiliary"),
+    spaces=Spaces(local=LOCAL),
 )

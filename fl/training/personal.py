@@ -21,19 +21,12 @@ from fl.training.recipe import Recipe
 from fl.training.task import task_of
 
 
-class AfterFedAvg:
-    """What a classifier's record adds if its clients train as FedAvg's in the first round, when
-    there is nothing to remember and nothing is sent, and by a recipe of its own in all others."""
-
-    @property
-    def first_round(self) -> ClassifierConfig:
-        """FedAvg's record: one stored model of the first round serves all such methods."""
-        assert isinstance(self, ClassifierConfig)
-        return plain(self)
+class OwnRecipe:
+    """What a classifier's record adds if its clients train by a recipe of its own."""
 
     @property
     def task(self) -> Task:
-        """The task that such a client runs from the second round on."""
+        """The task that such a client runs."""
         return train_by_own_recipe
 
     def recipe(self, inputs: TaskInput) -> Recipe:
@@ -42,11 +35,22 @@ class AfterFedAvg:
         return classifier_recipe(inputs, self, personal_model(inputs, self))
 
 
+class AfterFedAvg(OwnRecipe):
+    """The same if they train as FedAvg's in the first round, when there is nothing to remember and
+    nothing is sent."""
+
+    @property
+    def first_round(self) -> ClassifierConfig:
+        """FedAvg's record: one stored model of the first round serves all such methods."""
+        assert isinstance(self, ClassifierConfig)
+        return plain(self)
+
+
 @task_of
 def train_by_own_recipe(inputs: TaskInput) -> Recipe:
     """Trains by the recipe of the client's record."""
     config = inputs.client.training
-    assert isinstance(config, AfterFedAvg)
+    assert isinstance(config, OwnRecipe)
     return config.recipe(inputs)
 
 

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from fl.errors import ClientFailed, UserError
 from fl.federation import RunSpec
-from fl.methods import fedavg, fedmho
+from fl.methods import fedmho
 from fl.methods.fedavg import FedAvgConfig
 from fl.methods.fedmho import FedMHOConfig
 from fl.methods.prototypes import PrototypesConfig, all_classifiers, assign, by_prototype
+from fl.methods.registry import get_method
 from fl.models.ensemble import Ensemble
 from fl.rounds import Rounds
 from fl.training.classifier import ClassifierConfig
@@ -81,7 +82,7 @@ def test_models_of_one_architecture_but_another_width_are_not_averaged() -> None
 
 def test_fedavg_is_the_vote_of_the_averages_and_trains_nothing() -> None:
     clients, server = tiny_federation(TINY_TWO, assign=assign, num_clients=4)
-    outcome = fedavg.run(clients, server, TINY_TWO, rounds=Rounds(1))
+    outcome = get_method("fedavg").run(clients, server, TINY_TWO, rounds=Rounds(1))
     twin = averages(clients.train(), server)
     for name, tensor in twin.state_dict().items():
         torch.testing.assert_close(outcome.model.state_dict()[name], tensor)
@@ -95,9 +96,9 @@ def test_a_prototype_that_lost_all_its_clients_stops_the_run() -> None:
     with pytest.raises(
         ClientFailed, match=r"client 3 \(cnn\).*out of power; no client with its mo"
     ):
-        fedavg.run(clients, server, TINY_TWO, rounds=Rounds(1))
+        get_method("fedavg").run(clients, server, TINY_TWO, rounds=Rounds(1))
     del clients.dropped[2]
-    fedavg.run(clients, server, TINY_TWO, rounds=Rounds(1))
+    get_method("fedavg").run(clients, server, TINY_TWO, rounds=Rounds(1))
 
 
 def test_the_teacher_is_frozen_and_in_eval_mode() -> None:
