@@ -25,7 +25,6 @@ from fl.methods.fedper import DROPPING, FedPerPlusConfig, assign
 from fl.methods.personal import (
     Personal,
     Shapes,
-    checked_floats,
     checked_labels,
     layers_of,
     output_shapes,
@@ -34,6 +33,7 @@ from fl.methods.personal import (
 from fl.methods.uploads import untrained_classifier
 from fl.models import copied
 from fl.models.layered import Layers
+from fl.receiving import sent
 from fl.training.classifier import ClassifierConfig
 from fl.training.divergence import divergences
 from fl.training.epochs import epochs_of
@@ -167,10 +167,10 @@ def received(
         ValueError: it is not what these layers make of its samples.
     """
     size = update.client.num_samples
-    first = checked_floats(update, "first", (size, *shapes[0])).to(device)
+    first = sent(update, "first", (size, *shapes[0])).to(device)
     deep = first
     if depth > 1:
-        deep = checked_floats(update, "deep", (size, *shapes[depth - 1])).to(device)
+        deep = sent(update, "deep", (size, *shapes[depth - 1])).to(device)
     return Knowledge(depth, first, deep, checked_labels(update, shapes[-1][0]).to(device))
 
 

@@ -21,7 +21,6 @@ from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Update
 from fl.methods.fedper import FedPerConfig, assign
 from fl.methods.personal import (
     Personal,
-    checked_floats,
     checked_labels,
     layers_of,
     output_shapes,
@@ -29,7 +28,7 @@ from fl.methods.personal import (
 )
 from fl.methods.uploads import untrained_classifier
 from fl.models.layered import Layers
-from fl.receiving import check_label_counts
+from fl.receiving import check_label_counts, sent
 from fl.spaces import LogUniform
 from fl.training.classifier import classifier_recipe
 from fl.training.divergence import divergences
@@ -114,8 +113,8 @@ def run(frame: Personal, config: FedICTConfig) -> None:
 
     def check_answers(update: Update, run_spec: RunSpec) -> None:
         size, classes = update.client.num_samples, run_spec.num_classes
-        checked_floats(update, "features", (size, *shape))
-        checked_floats(update, "logits", (size, classes))
+        sent(update, "features", (size, *shape))
+        sent(update, "logits", (size, classes))
         checked_labels(update, classes)
         if taken(update.client.id) == 1:
             check_label_counts(update, run_spec)

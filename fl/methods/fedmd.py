@@ -15,7 +15,8 @@ from fl.clients import trained
 from fl.data.datasets import AuxiliaryConfig
 from fl.data.shard import Shard
 from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Training, Update
-from fl.methods.personal import AnyModelsConfig, Personal, checked_floats, personal_method
+from fl.methods.personal import AnyModelsConfig, Personal, personal_method
+from fl.receiving import sent
 from fl.spaces import Choice
 from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
 from fl.training.divergence import divergences, logits_of
@@ -62,7 +63,7 @@ def run(frame: Personal, config: FedMDConfig, *, auxiliary: Tensor) -> None:
     public, shape = {"public": auxiliary}, (len(auxiliary), clients.run_spec.num_classes)
 
     def check_logits(update: Update, run_spec: RunSpec) -> None:
-        checked_floats(update, "logits", shape)
+        sent(update, "logits", shape)
 
     for chosen in frame.play():
         newcomers: dict[Training, list[int]] = {}

@@ -15,9 +15,9 @@ from torch import Tensor
 from fl.errors import UserError
 from fl.federation import RunSpec, Update
 from fl.methods.method import Assignment
-from fl.methods.personal import AnyModelsConfig, Personal, checked_floats, personal_method
+from fl.methods.personal import AnyModelsConfig, Personal, personal_method
 from fl.methods.prototypes import assign_all
-from fl.receiving import check_label_counts
+from fl.receiving import check_label_counts, sent
 from fl.spaces import LogUniform
 from fl.training.class_features import LocalFedProto, feature_width, send_prototypes
 
@@ -37,12 +37,12 @@ def run(frame: Personal, config: FedProtoConfig) -> None:
     memory["known"] = torch.zeros(classes, dtype=torch.int64)
 
     def check(update: Update, run_spec: RunSpec) -> None:
-        checked_floats(update, "prototypes", (classes, width))
+        sent(update, "prototypes", (classes, width))
         check_label_counts(update, run_spec)
 
     for chosen in frame.play():
-        sent = {name: memory[name] for name in ("prototypes", "known")}
-        clients.train(only=chosen, broadcast=clients.to_send(sent), remember=True, goes_to="client")
+        down = {name: memory[name] for name in ("prototypes", "known")}
+        clients.train(only=chosen, broadcast=clients.to_send(down), remember=True, goes_to="client")
         updates = clients.map(send_prototypes, only=chosen, check=check)
         with frame.server.events.phase("fusion"):
             if updates:  # else all that took part were dropped

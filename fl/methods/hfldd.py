@@ -26,10 +26,9 @@ from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.server import Server
 from fl.json_files import JsonObject
 from fl.methods.method import Assignment, Method
-from fl.methods.personal import checked_floats
 from fl.methods.prototypes import LOCAL, assign_all
 from fl.methods.uploads import combine_classifiers, untrained_classifier
-from fl.receiving import check_probabilities
+from fl.receiving import check_probabilities, sent
 from fl.rounds import Rounds
 from fl.seeding import numpy_generator, seed_for
 from fl.server import Outcome
@@ -217,7 +216,7 @@ def make_clusters(
 
     def check(update: Update, run_spec: RunSpec) -> None:
         shape = (len(auxiliary), run_spec.num_classes)
-        check_probabilities(checked_floats(update, "soft_labels", shape), "soft_labels")
+        check_probabilities(sent(update, "soft_labels", shape), "soft_labels")
 
     answers = clients.map(send_soft_labels, known={"public": auxiliary}, check=check)
     with server.events.phase("clustering"):

@@ -25,6 +25,7 @@ from fl.methods.prototypes import ParticipationConfig, assign_all, participants
 from fl.models import CLASSIFIERS
 from fl.models.layered import Layers
 from fl.models.state import load_whole
+from fl.receiving import sent
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome
 from fl.spaces import Choice, Distribution, LogUniform, Spaces
@@ -140,31 +141,13 @@ def personal_method(
     return Method(name=name, config=config, run=whole, one_shot=False, spaces=spaces, **own)
 
 
-def checked_floats(update: Update, name: str, shape: tuple[int, ...]) -> Tensor:
-    """A tensor that a client uploaded, float32 of that shape; finite, as all that was received.
-
-    Raises:
-        ValueError: it is missing, or of another shape or type.
-    """
-    tensor = update.tensors.get(name, torch.empty(0, dtype=torch.int64))
-    if tensor.shape != shape or tensor.dtype != torch.float32:
-        raise ValueError(
-            f"client {update.client.id} sent {name} as {tensor.dtype} {tuple(tensor.shape)}, "
-            f"expected torch.float32 {shape}"
-        )
-    return tensor
-
-
 def checked_labels(update: Update, num_classes: int) -> Tensor:
     """The labels of all of a client's samples, int64 (n,).
 
     Raises:
         ValueError: they are missing, of another number or type, or name no class.
     """
-    labels = update.tensors.get("labels", torch.empty(0))
-    expected = (update.client.num_samples,)
-    if labels.shape != expected or labels.dtype != torch.int64:
-        raise ValueError(f"client {update.client.id} did not send a label for each of its samples")
+    labels = sent(update, "labels", (update.client.num_samples,), torch.int64)
     if int(labels.min()) < 0 or int(labels.max()) >= num_classes:
         raise ValueError(f"client {update.client.id} sent labels outside 0 to {num_classes - 1}")
     return labels

@@ -205,13 +205,9 @@ def decoders_of(
     return Lazy(own, lambda client: change(load_decoder(own[client], server)))
 
 
-def load_label_counts(update: Update, server: Server) -> np.ndarray:
-    """The client's samples per class, (classes,) int64.
-
-    Raises:
-        ValueError: another shape or type, or counts that are not of its samples.
-    """
-    return check_label_counts(update, server.run_spec).numpy()
+def label_counts_of(updates: Iterable[Update]) -> np.ndarray:
+    """The clients' samples per class, (updates, classes) int64."""
+    return np.stack([update.tensors["label_counts"].numpy() for update in updates])
 
 
 def send_label_counts(inputs: TaskInput) -> TaskOutput:
@@ -219,12 +215,9 @@ def send_label_counts(inputs: TaskInput) -> TaskOutput:
     return TaskOutput(tensors={"label_counts": inputs.shard.label_counts})
 
 
-def ask_label_counts(
-    clients: Clients, server: Server, only: Iterable[int] | None = None
-) -> dict[int, np.ndarray]:
-    """The samples per class, (classes,) int64, of all clients or some, by id."""
-    updates = clients.map(send_label_counts, only=only, check=check_label_counts)
-    return {update.client.id: load_label_counts(update, server) for update in updates}
+def ask_label_counts(clients: Clients, only: Iterable[int] | None = None) -> list[Update]:
+    """The ``label_counts`` of all clients or some."""
+    return clients.map(send_label_counts, only=only, check=check_label_counts)
 
 
 def _sender(update: Update) -> str:
