@@ -165,11 +165,6 @@ class LocalCondensation(CondensationConfig):
     temperature: float = 1.0
     """Temperature of the soft labels that the client uploads."""
 
-    @classmethod
-    def of(cls, shared: CondensationConfig, **own: float | None) -> Self:
-        """The record with these shared settings and the method's own."""
-        return cls(**vars(shared), **own)  # type: ignore[arg-type]
-
     @property
     def task(self) -> Task:
         """The task that such a client runs."""

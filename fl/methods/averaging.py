@@ -7,7 +7,7 @@ sent, and in what the server does beside averaging.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, Literal, NamedTuple
 
 import torch
@@ -142,8 +142,7 @@ class Averaging:
         start: Callable[[], dict[Training, Tensors]] | None = None,
         evaluate: Callable[[], Evaluation] | None = None,
         remember: bool = False,
-        kept: str | None = None,
-        beside: Sequence[str] = (),
+        also: Mapping[str, Recipient] | None = None,
         own_layers: Mapping[Training, Set[str]] | None = None,
     ) -> Iterator[list[Update]]:
         """Plays the rounds; yields the updates of each, when the averages are made of them.
@@ -155,10 +154,9 @@ class Averaging:
             start: gives what the clients are sent in this round; without it the averages.
             evaluate: as of :meth:`fl.rounds.Rounds.play`.
             remember: whether clients remember what they trained.
-            kept: ``kept.*`` of each trained parameter is uploaded beside the weights, and stays
-                with the client, which remembers it. The server keeps the sum of all clients', so
-                none may be dropped.
-            beside: ``NAME.*`` of each is uploaded too, for the server.
+            also: by name for whom ``NAME.*`` of each trained parameter is, which clients upload
+                beside the weights. What is for the client itself it remembers; the server keeps the
+                sum of all clients', so none may be dropped.
             own_layers: names of each prototype's weights that clients are not sent, and upload for
                 the test alone.
 
@@ -166,17 +164,12 @@ class Averaging:
             UserError: the run may drop clients, whose part would stay in the server's sum.
         """
         clients, server, config = self.clients, self.server, self._config
+        kept = [name for name, recipient in (also or {}).items() if recipient == "client"]
         if kept and clients.may_drop:
             raise UserError(
-                f"on_client_failure drop: the {kept} of a dropped client would stay in the "
+                f"on_client_failure drop: the {kept[0]} of a dropped client would stay in the "
                 "server's sum; allowed is stop"
             )
-
-        def goes_to(client: Client, name: str) -> Recipient:
-            if own_layers and name.removeprefix("classifier.") in own_layers[client.training]:
-                return "test"
-            return "client" if kept and name.startswith(f"{kept}.") else "server"
-
         part = config if isinstance(config, ParticipationConfig) else ParticipationConfig()
         rule = config if isinstance(config, AggregationConfig) else MEAN
         for number in self.rounds.play(clients, server, self.ensemble, memory, evaluate=evaluate):
@@ -187,9 +180,9 @@ class Averaging:
                 only=self.chosen,
                 payloads=clients.to_send(sent),
                 known=known,
-                remember=remember or kept is not None,
-                goes_to=goes_to,
-                check=self.also(*beside, *([kept] if kept else [])),
+                remember=remember or bool(kept),
+                goes_to=partial(recipient_of, also or {}, own_layers or {}),
+                check=self.checked_also(*also or ()),
             )
             with server.events.phase("fusion"):
                 weigh = weight or self._weight
@@ -208,7 +201,7 @@ class Averaging:
         samples = isinstance(config, AveragingConfig) and config.by_samples(self.rounds.count)
         return update.client.num_samples if samples else 1
 
-    def also(self, *prefixes: str) -> Callable[[Update, RunSpec], None]:
+    def checked_also(self, *prefixes: str) -> Callable[[Update, RunSpec], None]:
         """A check that a client uploads ``prefix.*`` beside its weights, each of the form of a
         trained parameter."""
 
@@ -220,6 +213,18 @@ class Averaging:
                 check_forms(expected, update.tensors, prefix, f"client {member.id}")
 
         return check
+
+
+def recipient_of(
+    also: Mapping[str, Recipient],
+    own_layers: Mapping[Training, Set[str]],
+    client: Client,
+    name: str,
+) -> Recipient:
+    """For whom a client's tensor is; see :meth:`Averaging.play`."""
+    if name.removeprefix("classifier.") in own_layers.get(client.training, ()):
+        return "test"
+    return also.get(name.partition(".")[0], "server")
 
 
 def beside(prefix: str, tensors: Tensors, like: Tensors, sender: str) -> Tensors:

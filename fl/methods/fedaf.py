@@ -66,8 +66,8 @@ class FedAFConfig(Settings):
     @property
     def local(self) -> LocalCondensation:
         """The training record of every client."""
-        return LocalCondensation.of(
-            self.condensation,
+        return LocalCondensation(
+            **vars(self.condensation),
             gamma=self.gamma,
             collaboration=self.collaboration,
             projections=self.projections,
@@ -111,7 +111,7 @@ class FedDMConfig(Settings):
     @property
     def local(self) -> LocalCondensation:
         """The training record of every client."""
-        return LocalCondensation.of(self.condensation, rho=self.rho, clip=self.clip)
+        return LocalCondensation(**vars(self.condensation), rho=self.rho, clip=self.clip)
 
 
 def assign(

@@ -79,7 +79,7 @@ def run(frame: Averaging, config: FedDynConfig) -> None:
             s[training][f"classifier.{name}"] = mean + drifts[key]
         return s
 
-    for updates in frame.play(drifts, start=start, known=known, kept="drift"):
+    for updates in frame.play(drifts, start=start, known=known, also={"drift": "client"}):
         for parameter, s, own, there in frame.moves(updates):
             drifts[parameter.key].add_(parameter.mean - s, alpha=len(own) / there)
 

@@ -200,8 +200,7 @@ def run(
         )
         refuse_lost(clients, heads)
         with server.events.phase("fusion"):
-            weights = {u.client.id: samples_of(u) for u in updates}
-            combine_classifiers(model, updates, clients, server, config, weights)
+            combine_classifiers(model, updates, clients, server, config, samples_of)
         refuse_lost(clients, heads)
     outcome = rounds.outcome(model, figures=figures(memory))
     sent = {n.removeprefix(EXAMPLES): t for n, t in memory.items() if n.startswith(EXAMPLES)}
@@ -305,14 +304,14 @@ def train_head(inputs: TaskInput) -> Recipe:
 
 
 def refuse_lost(clients: Clients, heads: Sequence[int]) -> None:
-    """Stops the run where a head was dropped, since its cluster's data would be lost with it.
+    """Stops the run where a head was dropped, with which its cluster's part would be lost.
 
     Raises:
         ClientFailed: names it.
     """
     for head in heads:
         if head in clients.dropped:
-            reason = f"{clients.dropped[head]}; it is its cluster's head, whose data it holds"
+            reason = f"{clients.dropped[head]}; it is its cluster's head, with what it was sent"
             raise ClientFailed(head, clients.members[head].model, reason)
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Annotated
 
 from fl.bounds import Within
+from fl.client_map import Recipient
 from fl.exchange import Tensors
 from fl.federation import TaskInput
 from fl.methods.averaging import Averaging, averaging_method, beside
@@ -71,7 +72,8 @@ def run(frame: Averaging, config: ScaffoldConfig) -> None:
     """Algorithm 1 with the server's step 1: the mean of the weights, and the controls."""
     controls = frame.zeros()
     start = partial(frame.sent, control=controls)
-    for updates in frame.play(controls, start=start, kept="control", beside=["change"]):
+    also: dict[str, Recipient] = {"control": "client", "change": "server"}
+    for updates in frame.play(controls, start=start, also=also):
         for parameter, _, own, there in frame.moves(updates):
             for update in own:
                 change = update.tensors[f"change.{parameter.name}"].to(frame.server.device)

@@ -150,16 +150,15 @@ def combine_classifiers(
     clients: Clients,
     server: Server,
     config: AggregationConfig = MEAN,
-    weights: Mapping[int, float] | None = None,
+    weight: Callable[[Update], float] = lambda update: 1,
 ) -> list[Update]:
     """:func:`aggregate_classifiers`, whose model is tried: see :func:`combine`.
 
-    ``weights``: of the clients by id, where the rule can weight them; else all count alike.
+    ``weight``: of a client, where the rule can weight them.
     """
 
     def load(left: Sequence[Update]) -> None:
-        own = [weights[update.client.id] for update in left] if weights else repeat(1)
-        aggregate_classifiers(model, left, config, own)
+        aggregate_classifiers(model, left, config, map(weight, left))
 
     return combine(model, updates, clients, server, load)
 

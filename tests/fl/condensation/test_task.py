@@ -1,7 +1,7 @@
 """Condensation: its record, its images, its networks, its losses, and what it uploads."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -94,13 +94,6 @@ def test_impossible_condensation_is_refused() -> None:
         CondensationConfig(images_per_class=0)
     with pytest.raises(UserError, match="convnet does not take images"):
         CONFIG.check(replace(PROBLEM, inputs=Inputs((1, 4, 4))))
-
-
-def test_a_clients_record_has_all_that_is_shared_and_the_methods_own() -> None:
-    shared = CondensationConfig(width=0.5, steps=7, augment=("flip", "cutout"), pixels="uint8")
-    local = LocalCondensation.of(shared, rho=3.0, clip=None)
-    assert all(getattr(local, f.name) == getattr(shared, f.name) for f in fields(shared))
-    assert (local.rho, local.clip, local.gamma) == (3.0, None, 1.0)
 
 
 def test_a_client_with_all_classes_sends_as_many_bytes_of_images_as_its_record_says() -> None:
