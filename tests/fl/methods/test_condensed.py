@@ -165,20 +165,6 @@ def test_each_term_can_be_left_out() -> None:
         assert not any(torch.equal(one, other) for other in found[:k])
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"gamma": 1.1}, r"gamma must be in \[0, 1\]"),
-        ({"collaboration": -1.0}, "collaboration must be at least 0"),
-        ({"knowledge": math.nan}, "knowledge must be at least 0"),
-        ({"temperature": 0.0}, "temperature must be a positive number"),
-    ],
-)
-def test_impossible_settings_are_refused(settings: dict[str, float], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        FedAFConfig(**settings)  # type: ignore[arg-type]
-
-
 DM = FedDMConfig(condensation=SMALL, fusion=FIT)
 
 

@@ -68,12 +68,6 @@ def test_impossible_casts_are_refused(config: PrototypesConfig, message: str) ->
         assign(config, 4, PROBLEM)
 
 
-@pytest.mark.parametrize("change", [{"small_model": "vgg"}, {"prototypes": ("vgg",)}])
-def test_unknown_models_are_refused_on_construction(change: dict) -> None:
-    with pytest.raises(UserError, match=r"valid: .*vgg9"):
-        PrototypesConfig(**change)
-
-
 def test_models_of_one_architecture_but_another_width_are_not_averaged() -> None:
     config = replace(TINY_TWO, classifier=replace(TINY_TWO.classifier, model="cnn", width=0.2))
     clients, _ = tiny_federation(config, assign=assign, num_clients=4)
