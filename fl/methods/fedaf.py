@@ -10,7 +10,7 @@ features of networks near the global model, and send nothing before.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 import torch
@@ -38,15 +38,28 @@ from fl.server import Outcome
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
 from fl.training.classifier import starting_classifier
 
-FUSION = FitConfig(epochs=50, lr=0.01, optimizer="sgd", batch_size=64, test_every=50)
-"""Training of the global model in each round, sized for a laptop; tested after the round."""
+
+@dataclass(frozen=True, kw_only=True)
+class CondensedConfig(Settings):
+    """What FedAF's and FedDM's settings share."""
+
+    condensation: CondensationConfig = CondensationConfig()
+    fusion: FitConfig = FitConfig(epochs=50, lr=0.01, optimizer="sgd", batch_size=64, test_every=50)
+    """Training of the global model in each round; tested after the round."""
+
+    @property
+    def local(self) -> LocalCondensation:
+        """The training record of every client: what is shared, and the method's own settings."""
+        own = {field.name for field in fields(LocalCondensation)} & vars(self).keys()
+        return LocalCondensation(
+            **vars(self.condensation), **{name: getattr(self, name) for name in own}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAFConfig(Settings):
+class FedAFConfig(CondensedConfig):
     """FedAF's settings, sized for a laptop; the paper's are in the presets fedaf-*."""
 
-    condensation: CondensationConfig = CondensationConfig()
     gamma: Annotated[float, Within(0, 1)] = 0.9
     """Share of the global model in the network of each step; the rest is a fresh random one."""
     collaboration: NotNegative = 1e-3
@@ -61,19 +74,6 @@ class FedAFConfig(Settings):
     clip: Positive | None = None
     """Norm to which the gradient of all of a client's images together is cut, as in FedDM; the
     paper names none for FedAF."""
-    fusion: FitConfig = FUSION
-
-    @property
-    def local(self) -> LocalCondensation:
-        """The training record of every client."""
-        return LocalCondensation(
-            **vars(self.condensation),
-            gamma=self.gamma,
-            collaboration=self.collaboration,
-            projections=self.projections,
-            temperature=self.temperature,
-            clip=self.clip,
-        )
 
 
 SPACES = Spaces(
@@ -97,34 +97,24 @@ FEDDM_SPACES = Spaces(
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDMConfig(Settings):
+class FedDMConfig(CondensedConfig):
     """FedDM's settings, sized for a laptop."""
 
-    condensation: CondensationConfig = CondensationConfig()
     rho: NotNegative = 5.0
     """Radius around the global model within which the network of each step is drawn, at width 1; it
     shrinks with the root of the number of weights."""
     clip: Positive | None = 2.0
     """Norm to which the gradient of all of a client's images together is cut."""
-    fusion: FitConfig = FUSION
-
-    @property
-    def local(self) -> LocalCondensation:
-        """The training record of every client."""
-        return LocalCondensation(**vars(self.condensation), rho=self.rho, clip=self.clip)
 
 
-def assign(
-    config: FedAFConfig | FedDMConfig, num_clients: int, run_spec: RunSpec
-) -> list[Assignment]:
+def assign(config: CondensedConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
     """Every client condenses.
 
     Raises:
         UserError: the model cannot take these images.
     """
-    own: LocalCondensation = config.local
-    own.check(run_spec)
-    return [Assignment("condenser", own)] * num_clients
+    config.local.check(run_spec)
+    return [Assignment("condenser", config.local)] * num_clients
 
 
 def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds) -> Outcome:
