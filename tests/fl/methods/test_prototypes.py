@@ -1,5 +1,7 @@
 """Who trains which classifier, what is averaged with what, and one-shot FedAvg."""
 
+import copy
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -7,20 +9,34 @@ import torch
 from torch import Tensor, nn
 
 from fl.errors import ClientFailed, UserError
-from fl.federation import RunSpec
+from fl.federation import RunSpec, Update
+from fl.fusion.server import Server
 from fl.methods import fedmho
 from fl.methods.fedavg import FedAvgConfig
 from fl.methods.fedmho import FedMHOConfig
 from fl.methods.prototypes import PrototypesConfig, all_classifiers, assign, by_prototype
 from fl.methods.registry import get_method
+from fl.methods.uploads import load_classifier
 from fl.models.ensemble import Ensemble
 from fl.rounds import Rounds
 from fl.training.classifier import ClassifierConfig
-from tests.fl.methods.averages import averages
 from tests.fl.methods.tiny import tiny_federation
 
 PROBLEM = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 TINY_TWO = FedAvgConfig(classifier=ClassifierConfig(width=0.05, epochs=1), small_width=0.5)
+
+
+def averages(updates: Sequence[Update], server: Server) -> Ensemble:
+    """Each prototype's plain mean, weight by weight."""
+    means = []
+    for group in by_prototype(updates):
+        models = [load_classifier(update, server) for update in group]
+        mean = copy.deepcopy(models[0]).requires_grad_()
+        with torch.no_grad():
+            for name, parameter in mean.named_parameters():
+                parameter.copy_(sum(m.get_parameter(name) for m in models) / len(models))
+        means.append(mean)
+    return Ensemble(means).eval()
 
 
 def test_half_the_clients_are_large_as_in_table_1() -> None:
