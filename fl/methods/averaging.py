@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fl.bounds import Settings
-from fl.client_map import Recipient
+from fl.client_map import GoesTo, Recipient
 from fl.clients import Clients, trained
 from fl.errors import UserError
 from fl.exchange import Tensors, check_forms, checked, prefixed
@@ -170,6 +170,9 @@ class Averaging:
                 f"on_client_failure drop: the {kept[0]} of a dropped client would stay in the "
                 "server's sum; allowed is stop"
             )
+        goes_to: Recipient | GoesTo = "server"
+        if also or own_layers:
+            goes_to = partial(recipient_of, also or {}, own_layers or {})
         part = config if isinstance(config, ParticipationConfig) else ParticipationConfig()
         rule = config if isinstance(config, AggregationConfig) else MEAN
         for number in self.rounds.play(clients, server, self.ensemble, memory, evaluate=evaluate):
@@ -181,8 +184,8 @@ class Averaging:
                 payloads=clients.to_send(sent),
                 known=known,
                 remember=remember or bool(kept),
-                goes_to=partial(recipient_of, also or {}, own_layers or {}),
-                check=self.checked_also(*also or ()),
+                goes_to=goes_to,
+                check=self.checked_also(*also) if also else None,
             )
             with server.events.phase("fusion"):
                 weigh = weight or self._weight
@@ -262,9 +265,11 @@ def averaging_method(
     """
 
     @wraps(run)
-    def whole(clients: Clients, server: Server, config: Any, *, rounds: Rounds) -> Outcome:
+    def whole(
+        clients: Clients, server: Server, config: Any, *, rounds: Rounds, **inputs: Tensor
+    ) -> Outcome:
         frame = Averaging(clients, server, config, rounds)
-        run(frame, config)
+        run(frame, config, **inputs)
         return rounds.outcome(frame.ensemble, figures=frame.figures)
 
     spaces = Spaces(server=server or {}, local={**LOCAL, **(local or {})})

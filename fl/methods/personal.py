@@ -6,6 +6,7 @@ by FedAvg's record where what they do is FedAvg's: one stored model then serves 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Annotated, Any, Concatenate
 
 import torch
@@ -129,6 +130,7 @@ def personal_method(
     A sweep searches beside the clients' epochs and rate ``local``.
     """
 
+    @wraps(run)
     def whole(
         clients: Clients, server: Server, config: Any, *, rounds: Rounds, **inputs: Tensor
     ) -> Outcome:
