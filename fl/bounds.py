@@ -59,6 +59,8 @@ class Within(Bound):
     ends: Literal["[]", "[)", "(]", "()"] = "[]"
 
     def __str__(self) -> str:
+        if self.low == self.high:
+            return f"{self.low:g}"
         if self.low == -inf and self.high < inf:
             return f"at most {self.high}"
         if self.high < inf:

@@ -139,22 +139,34 @@ def check_values(name: str, tensor: Tensor) -> float:
 
 def check_label_counts(update: Update, run_spec: RunSpec) -> Tensor:
     """The client's samples per class, (classes,) int64; as many in all as it has."""
-    sender = f"client {update.client.id}"
-    counts = update.tensors.get("label_counts", torch.empty(0))
-    if counts.shape != (run_spec.num_classes,) or counts.dtype != torch.int64:
-        raise ValueError(f"{sender} sent no label counts of its classes")
-    size = update.client.num_samples
+    counts = sent(update, "label_counts", (run_spec.num_classes,), torch.int64)
+    size, sender = update.client.num_samples, f"client {update.client.id}"
     # Each is looked at before the sum, which may overflow.
     if int(counts.min()) < 0 or int(counts.max()) > size or int(counts.sum()) != size:
         raise ValueError(f"{sender} sent impossible label counts {counts.tolist()}: it has {size}")
     return counts
 
 
-def sent(update: Update, name: str) -> Tensor:
-    """The tensor of that name; raises `ValueError` if there is none."""
+def sent(
+    update: Update,
+    name: str,
+    shape: tuple[int, ...] | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The tensor of that name and, with a shape, of that form.
+
+    Raises:
+        ValueError: there is none, or it is of another shape or type.
+    """
     if name not in update.tensors:
         raise ValueError(f"client {update.client.id} sent no {name}")
-    return update.tensors[name]
+    tensor = update.tensors[name]
+    if shape is not None and (tensor.shape != shape or tensor.dtype != dtype):
+        raise ValueError(
+            f"client {update.client.id} sent {name} as {tensor.dtype} {tuple(tensor.shape)}, "
+            f"expected {dtype} {shape}"
+        )
+    return tensor
 
 
 def check_probabilities(rows: Tensor, name: str) -> None:

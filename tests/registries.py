@@ -5,13 +5,13 @@ from contextlib import contextmanager
 
 from fl.data.catalogue import REGISTERED
 from fl.methods.registry import METHODS
-from fl.models.registry import CLASSIFIERS
+from fl.models.registry import CLASSIFIERS, GENERATORS
 
 
 @contextmanager
 def registries_restored() -> Iterator[None]:
     """Inside, models, methods and data sets may be registered."""
-    registries = (CLASSIFIERS, METHODS, REGISTERED)
+    registries = (CLASSIFIERS, GENERATORS, METHODS, REGISTERED)
     before = [dict(registry) for registry in registries]
     try:
         yield

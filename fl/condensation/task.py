@@ -133,18 +133,13 @@ class CondensationConfig(Settings):
 
     def check_upload(self, update: Update, run_spec: RunSpec) -> None:
         """Raises `ValueError` unless it holds condensed images of some of the classes."""
-        images, classes = sent(update, "images"), sent(update, "classes")
-        sender = f"client {update.client.id}"
+        classes, sender = sent(update, "classes"), f"client {update.client.id}"
         possible = sorted(set(classes.flatten().tolist()) & set(range(run_spec.num_classes)))
         if classes.dtype != torch.int64 or classes.tolist() != possible:
             raise ValueError(f"{sender} sent impossible classes {classes.tolist()}")
         shape = (len(classes) * self.images_per_class, *run_spec.image_shape)
         dtype = torch.uint8 if self.pixels == "uint8" else torch.float32
-        if images.shape != shape or images.dtype != dtype:
-            raise ValueError(
-                f"{sender} sent images as {images.dtype} {tuple(images.shape)}, "
-                f"expected {dtype} {shape}"
-            )
+        images = sent(update, "images", shape, dtype)
         most = MOST_PIXEL * max(1.0, self.lr)
         if images.is_floating_point() and len(images) and float(images.abs().max()) > most:
             raise ValueError(f"{sender} sent images with pixels above {most:g}: {WHY}")
@@ -168,11 +163,6 @@ class LocalCondensation(CondensationConfig, Training):
     """Random directions of that distance; 0 for its closed form."""
     temperature: float = 1.0
     """Temperature of the soft labels that the client uploads."""
-
-    @classmethod
-    def of(cls, shared: CondensationConfig, **own: float | None) -> Self:
-        """The record with these shared settings and the method's own."""
-        return cls(**vars(shared), **own)  # type: ignore[arg-type]
 
     @property
     def task(self) -> Task:

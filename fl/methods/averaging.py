@@ -5,20 +5,23 @@ sent, and in what the server does beside averaging.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack
+from functools import partial, wraps
+from typing import Any, Concatenate, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from fl.bounds import Settings
 from fl.client_map import GoesTo, Recipient
 from fl.clients import Clients, trained
 from fl.errors import UserError
-from fl.exchange import Tensors, check_forms, prefixed
-from fl.federation import RunSpec, Training, Update
+from fl.exchange import Tensors, check_forms, checked, prefixed
+from fl.federation import Client, RunSpec, Training, Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.server import Server
+from fl.json_files import JsonObject
 from fl.methods.method import Method
 from fl.methods.prototypes import (
     LOCAL,
@@ -31,7 +34,6 @@ from fl.methods.prototypes import (
 )
 from fl.methods.uploads import MEAN
 from fl.models.state import parameters_sent
-from fl.receiving import Check
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome
 from fl.spaces import Distribution, Spaces
@@ -58,15 +60,6 @@ class AveragingConfig(AggregationConfig, ParticipationConfig, PrototypesConfig):
         return (self.weighting or ("samples" if rounds > 1 else "uniform")) == "samples"
 
 
-class TrainOptions(TypedDict, total=False):
-    """Options of :class:`fl.clients.MapOptions` that are the same in all rounds."""
-
-    known: Tensors | None
-    remember: bool
-    goes_to: Recipient | GoesTo
-    check: Check | None
-
-
 class Parameter(NamedTuple):
     """A trained parameter of a prototype."""
 
@@ -76,54 +69,36 @@ class Parameter(NamedTuple):
     key: str
     """Its name among the parameters of all prototypes."""
     mean: Tensor
-    """Of the average, which changes with it."""
-
-
-class Move(NamedTuple):
-    """What a round did to a parameter."""
-
-    key: str
-    name: str
-    start: Tensor
-    """What the clients were sent."""
-    mean: Tensor
-    """What the average has: a change of it is one of the average."""
-    updates: Sequence[Update]
-    """Of the prototype's clients that the average is made of, one at least."""
-    clients: int
-    """The prototype's clients that take part in some round, with those that did not in this one."""
+    """Of the average: a change of it is one of the average."""
 
 
 class Averaging:
-    """A run of the frame::
+    """A run of such a method, whose function plays the rounds::
 
-    frame = Averaging(clients, server, config, rounds)
     for updates in frame.play():
         ...  # what the server does after the average
-    return rounds.outcome(frame.ensemble)
     """
 
     def __init__(self, clients: Clients, server: Server, config: Settings, rounds: Rounds) -> None:
         """``config``: has more to say where it is a :class:`ParticipationConfig`, an
         :class:`fl.fusion.aggregation.AggregationConfig` or an :class:`AveragingConfig`."""
-        self._clients, self._server, self._config, self._rounds = clients, server, config, rounds
+        self.clients, self.server, self.rounds, self._config = clients, server, rounds, config
         self.ensemble, self.model = untrained(clients.members, server)
         """The averages, and each by its prototype: by the training record of its clients."""
         self.chosen: list[int] = []
         """Ids of the clients that take part in this round."""
         self.start: dict[Training, Tensors] = {}
         """What the clients of each prototype are sent in this round, or know in the first one."""
+        self.figures: JsonObject = {}
+        """Of the outcome."""
 
-    def weights(self) -> dict[Training, Tensors]:
-        """Each prototype's average, ``classifier.*``."""
-        return {training: prefixed("classifier", own) for training, own in self.model.items()}
-
-    def copied_weights(self) -> dict[Training, Tensors]:
-        """The same, which do not change when the next averages are loaded."""
-        return {
-            training: {name: tensor.clone() for name, tensor in own.items()}
-            for training, own in self.weights().items()
-        }
+    def sent(self, **beside: Tensors) -> dict[Training, Tensors]:
+        """Each prototype's average, ``classifier.*``, and ``NAME.*`` of each parameter from further
+        tensors by key."""
+        found = {training: prefixed("classifier", own) for training, own in self.model.items()}
+        for training, name, key, _ in self.parameters() if beside else ():
+            found[training] |= {f"{what}.{name}": own[key] for what, own in beside.items()}
+        return found
 
     def parameters(self) -> Iterator[Parameter]:
         """All that the clients train: what is averaged, but buffers."""
@@ -131,102 +106,172 @@ class Averaging:
             for name, mean in parameters_sent(model).items():
                 yield Parameter(training, name, f"{i}.{name}", mean)
 
-    def moves(self, updates: Sequence[Update]) -> Iterator[Move]:
-        """What the round did to each parameter; nothing to one whose clients were all absent.
+    def zeros(self) -> Tensors:
+        """A zero for each parameter, by key."""
+        return {key: torch.zeros_like(mean) for *_, key, mean in self.parameters()}
+
+    def moves(
+        self, updates: Sequence[Update]
+    ) -> Iterator[tuple[Parameter, Tensor, list[Update], int]]:
+        """What the round did to each parameter, but to those whose clients were all absent.
 
         ``updates``: as :meth:`play` yields them; the average is made of them.
+
+        Yields:
+            The parameter, what its clients were sent of it, their updates, and how many of its
+            clients take part in some round, with those that did not in this one.
         """
         own: dict[Training, list[Update]] = {training: [] for training in self.model}
         for update in updates:
             own[update.client.training].append(update)
         newcomers = getattr(self._config, "newcomers", 0)  # who take part in no round
-        there = self._clients.members[: len(self._clients.members) - newcomers]
+        there = self.clients.members[: len(self.clients.members) - newcomers]
         clients = Counter(client.training for client in there)
-        for training, name, key, mean in self.parameters():
+        for parameter in self.parameters():
+            training = parameter.training
             if own[training]:
-                start = self.start[training][f"classifier.{name}"]
-                yield Move(key, name, start, mean, own[training], clients[training])
+                start = self.start[training][f"classifier.{parameter.name}"]
+                yield parameter, start, own[training], clients[training]
 
-    def refuse_drops(self, what: str) -> None:
-        """For a method whose server keeps a sum of what each client has sent.
+    def play(
+        self,
+        memory: Tensors | None = None,
+        *,
+        known: Tensors | None = None,
+        weight: Callable[[Update], float] | None = None,
+        start: Callable[[], dict[Training, Tensors]] | None = None,
+        evaluate: Callable[[], Evaluation] | None = None,
+        remember: bool = False,
+        also: Mapping[str, Recipient] | None = None,
+        own_layers: Mapping[Training, Set[str]] | None = None,
+    ) -> Iterator[list[Update]]:
+        """Plays the rounds; yields the updates of each, when the averages are made of them.
+
+        Args:
+            memory: as of :meth:`fl.rounds.Rounds.play`.
+            known: what the clients know beside what they are sent.
+            weight: of a client in the average; without it as ``weighting`` says.
+            start: gives what the clients are sent in this round; without it the averages.
+            evaluate: as of :meth:`fl.rounds.Rounds.play`.
+            remember: whether clients remember what they trained.
+            also: by name for whom ``NAME.*`` of each trained parameter is, which clients upload
+                beside the weights. What is for the client itself it remembers; the server keeps the
+                sum of all clients', so none may be dropped.
+            own_layers: names of each prototype's weights that clients are not sent, and upload for
+                the test alone.
 
         Raises:
-            UserError: the run may drop clients, whose part would stay in it.
+            UserError: the run may drop clients, whose part would stay in the server's sum.
         """
-        if self._clients.may_drop:
+        clients, server, config = self.clients, self.server, self._config
+        kept = [name for name, recipient in (also or {}).items() if recipient == "client"]
+        if kept and clients.may_drop:
             raise UserError(
-                f"on_client_failure drop: the {what} of a dropped client would stay in the "
+                f"on_client_failure drop: the {kept[0]} of a dropped client would stay in the "
                 "server's sum; allowed is stop"
             )
+        goes_to: Recipient | GoesTo = "server"
+        if also or own_layers:
+            goes_to = partial(recipient_of, also or {}, own_layers or {})
+        part = config if isinstance(config, ParticipationConfig) else ParticipationConfig()
+        rule = config if isinstance(config, AggregationConfig) else MEAN
+        for number in self.rounds.play(clients, server, self.ensemble, memory, evaluate=evaluate):
+            self.chosen = participants(clients, part, number)
+            self.start = start() if start else self._copied(own_layers)
+            sent = {k: self.start[clients.members[k].training] for k in self.chosen}
+            updates = clients.train(
+                only=self.chosen,
+                payloads=clients.to_send(sent),
+                known=known,
+                remember=remember or bool(kept),
+                goes_to=goes_to,
+                check=self.checked_also(*also) if also else None,
+            )
+            with server.events.phase("fusion"):
+                weigh = weight or self._weight
+                yield average_each(self.model, updates, clients, server, weight=weigh, rule=rule)
 
-    def also(self, *prefixes: str) -> Check:
+    def _copied(self, without: Mapping[Training, Set[str]] | None) -> dict[Training, Tensors]:
+        """The averages, which do not change when the next ones are loaded."""
+        out = {k: {f"classifier.{n}" for n in names} for k, names in (without or {}).items()}
+        return {
+            k: {n: w.clone() for n, w in own.items() if n not in out.get(k, ())}
+            for k, own in self.sent().items()
+        }
+
+    def _weight(self, update: Update) -> float:
+        config = self._config
+        samples = isinstance(config, AveragingConfig) and config.by_samples(self.rounds.count)
+        return update.client.num_samples if samples else 1
+
+    def checked_also(self, *prefixes: str) -> Callable[[Update, RunSpec], None]:
         """A check that a client uploads ``prefix.*`` beside its weights, each of the form of a
         trained parameter."""
 
         def check(update: Update, run_spec: RunSpec) -> None:
             trained(update, run_spec)
-            member = self._clients.members[update.client.id]
+            member = self.clients.members[update.client.id]
             expected = parameters_sent(self.model[member.training])
             for prefix in prefixes:
                 check_forms(expected, update.tensors, prefix, f"client {member.id}")
 
         return check
 
-    def play(
-        self,
-        memory: Tensors | None = None,
-        *,
-        weight: Callable[[Update], float] | None = None,
-        start: Callable[[], dict[Training, Tensors]] | None = None,
-        evaluate: Callable[[], Evaluation] | None = None,
-        **options: Unpack[TrainOptions],
-    ) -> Iterator[list[Update]]:
-        """Plays the rounds; yields the updates of each, when the averages are made of them.
 
-        Args:
-            memory: as of :meth:`fl.rounds.Rounds.play`.
-            weight: of a client in the average; without it as ``weighting`` says.
-            start: gives what the clients are sent in this round; without it the averages.
-            evaluate: as of :meth:`fl.rounds.Rounds.play`.
-            options: of the clients' training.
-        """
-        clients, server, config = self._clients, self._server, self._config
-        part = config if isinstance(config, ParticipationConfig) else ParticipationConfig()
-        rule = config if isinstance(config, AggregationConfig) else MEAN
-        if weight is None:
-            samples = isinstance(config, AveragingConfig) and config.by_samples(self._rounds.count)
-            weight = (lambda update: update.client.num_samples) if samples else (lambda update: 1)
-        for number in self._rounds.play(clients, server, self.ensemble, memory, evaluate=evaluate):
-            self.chosen = participants(clients, part, number)
-            self.start = (start or self.copied_weights)()
-            sent = {k: self.start[clients.members[k].training] for k in self.chosen}
-            updates = clients.train(only=self.chosen, payloads=clients.to_send(sent), **options)
-            with server.events.phase("fusion"):
-                yield average_each(self.model, updates, clients, server, weight=weight, rule=rule)
+def recipient_of(
+    also: Mapping[str, Recipient],
+    own_layers: Mapping[Training, Set[str]],
+    client: Client,
+    name: str,
+) -> Recipient:
+    """For whom a client's tensor is; see :meth:`Averaging.play`."""
+    if name.removeprefix("classifier.") in own_layers.get(client.training, ()):
+        return "test"
+    return also.get(name.partition(".")[0], "server")
 
 
-def run(clients: Clients, server: Server, config: AveragingConfig, *, rounds: Rounds) -> Outcome:
-    """The frame alone; clients remember their last model. ``start`` is of untrained prototypes."""
-    frame = Averaging(clients, server, config, rounds)
+def beside(prefix: str, tensors: Tensors, like: Tensors, sender: str) -> Tensors:
+    """``prefix.*`` in a message or memory for each of these parameters, on their device; zeros
+    where nothing was sent or is remembered yet.
+
+    Raises:
+        ValueError: they are of another model.
+    """
+    if not tensors:
+        return {name: torch.zeros_like(p) for name, p in like.items()}
+    found = checked(like, tensors, prefix, sender)
+    return {name: tensor.to(like[name].device) for name, tensor in found.items()}
+
+
+def average(frame: Averaging, config: Settings) -> None:
+    """The frame alone; clients remember their last model."""
     for _ in frame.play(remember=True):
         pass
-    return rounds.outcome(frame.ensemble)
 
 
 def averaging_method(
     name: str,
     config: type[Settings],
-    run: Callable[..., Outcome] = run,
+    run: Callable[Concatenate[Averaging, Any, ...], None] = average,
     *,
     server: Mapping[str, Distribution] | None = None,
     local: Mapping[str, Distribution] | None = None,
     **more: Any,
 ) -> Method:
-    """The entry of a method of many rounds whose clients train classifiers for the server; ``more``
-    are fields of :class:`Method`.
+    """The entry of a method that is run on the frame; ``more`` are fields of :class:`Method`.
 
-    A sweep searches ``server``, and beside the clients' epochs and rate ``local``.
+    Its outcome is the ensemble of averages; ``start`` is of untrained prototypes. A sweep searches
+    ``server``, and beside the clients' epochs and rate ``local``.
     """
+
+    @wraps(run)
+    def whole(
+        clients: Clients, server: Server, config: Any, *, rounds: Rounds, **inputs: Tensor
+    ) -> Outcome:
+        frame = Averaging(clients, server, config, rounds)
+        run(frame, config, **inputs)
+        return rounds.outcome(frame.ensemble, figures=frame.figures)
+
     spaces = Spaces(server=server or {}, local={**LOCAL, **(local or {})})
     own = {"assign": assign, "one_shot": False, "spaces": spaces, **more}
-    return Method(name=name, config=config, run=run, **own)
+    return Method(name=name, config=config, run=whole, **own)

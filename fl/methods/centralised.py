@@ -6,7 +6,6 @@ No federated learning at all, but the line that the others are measured against.
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from fl.bounds import Settings
 from fl.clients import Clients
@@ -17,6 +16,7 @@ from fl.fusion.server import Server
 from fl.methods.method import Method
 from fl.methods.prototypes import assign_all
 from fl.methods.uploads import untrained_classifier
+from fl.receiving import sent
 from fl.server import Outcome
 from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig
@@ -43,13 +43,13 @@ class CentralisedConfig(Settings):
 
 def run(clients: Clients, server: Server, config: CentralisedConfig) -> Outcome:
     """One upload of all samples, and a fit."""
-    updates = clients.map(send_samples, check=_checked)
+    updates = clients.map(send_samples, check=check_samples)
     model = untrained_classifier(config.classifier, server)
     start = server.evaluate(model)
     with server.events.phase("fusion"):
         loss = FusionLoss(ce_weight=1.0, kd_weight=0.0)
         result = server.fit(
-            model, samples(updates, server), loss=loss, config=config.fit, stage="fit"
+            model, samples(updates, server.run_spec), loss=loss, config=config.fit, stage="fit"
         )
     return Outcome(model=model, start=start, epochs=result.epochs)
 
@@ -68,36 +68,27 @@ def _label_type(run_spec: RunSpec) -> torch.dtype:
     return torch.uint8 if run_spec.num_classes <= 256 else torch.int64
 
 
-def samples(updates: list[Update], server: Server) -> Batch:
-    """All clients' samples as a model takes them, and their labels, checked.
-
-    Raises:
-        ValueError: an upload is not what a client's samples look like.
-    """
-    parts = [_checked(update, server.run_spec) for update in updates]
-    return {
-        "images": torch.cat([images for images, _ in parts]),
-        "labels": torch.cat([labels for _, labels in parts]).long(),
-    }
-
-
-def _checked(update: Update, run_spec: RunSpec) -> tuple[Tensor, Tensor]:
+def check_samples(update: Update, run_spec: RunSpec) -> None:
+    """Raises `ValueError` unless it holds a sample and a label for each of the client's."""
     size, inputs = update.client.num_samples, run_spec.inputs
-    images = update.tensors.get("images", torch.empty(0))
-    labels = update.tensors.get("labels", torch.empty(0))
-    types = {inputs.zeros(0).dtype, torch.uint8 if inputs.kind == "pixels" else None}
-    shapes = (images.shape, labels.shape) == ((size, *inputs.shape), (size,))
-    if not shapes or images.dtype not in types or labels.dtype != _label_type(run_spec):
-        raise ValueError(f"client {update.client.id} did not send a sample and label per sample")
+    pixels = inputs.kind == "pixels"
+    as_levels = pixels and sent(update, "images").dtype == torch.uint8
+    dtype = torch.uint8 if as_levels else inputs.zeros(0).dtype
+    images = sent(update, "images", (size, *inputs.shape), dtype)
+    labels = sent(update, "labels", (size,), _label_type(run_spec))
     if int(labels.min()) < 0 or int(labels.max()) >= run_spec.num_classes:
         raise ValueError(f"client {update.client.id} sent labels of no class: {int(labels.max())}")
-    if not all(part.isfinite().all() for part in inputs.one_by_one(images)):
-        raise ValueError(f"client {update.client.id} sent samples with NaN or infinite values")
-    if images.dtype == torch.uint8 and inputs.kind == "pixels":
-        return images.float() / 255, labels
-    if inputs.kind == "pixels" and not 0 <= float(images.min()) <= float(images.max()) <= 1:
+    if pixels and not as_levels and not 0 <= float(images.min()) <= float(images.max()) <= 1:
         raise ValueError(f"client {update.client.id} sent pixels outside 0 to 1")
-    return images, labels
+
+
+def samples(updates: list[Update], run_spec: RunSpec) -> Batch:
+    """All clients' samples as a model takes them, and their labels."""
+    images = [update.tensors["images"] for update in updates]
+    if run_spec.inputs.kind == "pixels":  # of some clients levels, perhaps not of others
+        images = [own.float() / 255 if own.dtype == torch.uint8 else own for own in images]
+    labels = torch.cat([update.tensors["labels"] for update in updates])
+    return {"images": torch.cat(images), "labels": labels.long()}
 
 
 METHOD = Method(

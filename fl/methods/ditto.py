@@ -5,19 +5,14 @@ by f_k(v) + lambda/2 |v - w|^2 (Algorithm 1). Each client is scored by its own m
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 from fl.bounds import NotNegative
-from fl.clients import Clients, trained
+from fl.clients import trained
 from fl.federation import TaskInput
-from fl.fusion.server import Server
-from fl.methods.averaging import Averaging
-from fl.methods.personal import Participations, PersonalConfig, personal_method
-from fl.rounds import Rounds
-from fl.server import Outcome
+from fl.methods.personal import Personal, PersonalConfig, personal_method
 from fl.spaces import LogUniform
 from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
-from fl.training.personal import PersonalTraining, own_model, personal_model
+from fl.training.personal import PersonalTraining, personal_model
 from fl.training.recipe import Recipe
 from fl.training.task import task_of
 
@@ -41,22 +36,18 @@ class DittoConfig(PersonalConfig):
     classifier: LocalDitto = LocalDitto()
 
 
-def run(clients: Clients, server: Server, config: DittoConfig, *, rounds: Rounds) -> Outcome:
+def run(frame: Personal, config: DittoConfig) -> None:
     """Rounds of FedAvg's training and mean; after each the clients' own models are trained."""
-    frame, taken = Averaging(clients, server, config, rounds), Participations(clients)
-    for _ in frame.play(taken.memory, evaluate=partial(clients.score, own_model)):
-        taken.count(frame.chosen)
-        (start,) = frame.start.values()
-        clients.map(
+    for mean in frame.average():
+        (start,) = mean.start.values()
+        frame.clients.map(
             train_own_model,
-            only=frame.chosen,
+            only=mean.chosen,
             known={f"global.{name}": weight for name, weight in start.items()},
             remember=True,
             goes_to="client",
             check=trained,
         )
-    (model,) = frame.model.values()
-    return rounds.outcome(model, figures=taken.fedavg_bytes())
 
 
 @task_of

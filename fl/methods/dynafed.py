@@ -13,19 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from fl.bounds import MOST, AtLeast, AtMost, Settings
-from fl.clients import Clients
-from fl.exchange import Tensors, prefixed
+from fl.exchange import Tensors
 from fl.federation import Batch, RunSpec
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
 from fl.fusion.trajectory import AHEAD, MatchingConfig, match_trajectory
-from fl.methods.averaging import averaging_method
+from fl.methods.averaging import Averaging, averaging_method
 from fl.methods.method import Assignment
-from fl.methods.prototypes import ParticipationConfig, assign_all, participants
-from fl.methods.uploads import combine_classifiers, untrained_classifier
-from fl.rounds import Rounds
+from fl.methods.prototypes import ParticipationConfig, assign_all
 from fl.seeding import in_round, seeded
-from fl.server import Outcome
 from fl.spaces import LogUniform
 from fl.training.classifier import ClassifierConfig
 
@@ -44,19 +40,13 @@ class DynaFedConfig(ParticipationConfig, Settings):
     fit: FitConfig = FitConfig(epochs=20, lr=1e-4, batch_size=256)
 
 
-def run(clients: Clients, server: Server, config: DynaFedConfig, *, rounds: Rounds) -> Outcome:
+def run(frame: Averaging, config: DynaFedConfig) -> None:
     """Algorithm 1: rounds of FedAvg with a plain mean, then with the images' training after it."""
-    model = untrained_classifier(config.classifier, server)
+    server, (model,) = frame.server, frame.model.values()
     memory: dict[str, Tensor] = _point(model, 0)
-    for number in rounds.play(clients, server, model, memory):
-        updates = clients.train(
-            only=participants(clients, config, number),
-            broadcast=clients.to_send(prefixed("classifier", model)),
-        )
-        with server.events.phase("fusion"):
-            combine_classifiers(model, updates, clients, server)
-        if number <= config.trajectory:
-            memory |= _point(model, number)
+    for _ in frame.play(memory):
+        if server.round <= config.trajectory:
+            memory |= _point(model, server.round)
             continue
         if "images" not in memory:
             with server.events.phase("synthesis"):
@@ -65,7 +55,6 @@ def run(clients: Clients, server: Server, config: DynaFedConfig, *, rounds: Roun
             memory |= learned
         with server.events.phase("fusion"):
             train_on_images(model, memory, server, config)
-    return rounds.outcome(model)
 
 
 def _point(model: nn.Module, number: int) -> dict[str, Tensor]:

@@ -9,9 +9,11 @@ FedDM (Xiong et al., 2022), as FedAF's paper compares with it: clients learn the
 features of networks near the global model, and send nothing before.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Annotated
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -24,32 +26,40 @@ from fl.condensation.task import (
     knowledge_matching,
     send_mean_logits,
 )
-from fl.condensation.uploads import (
-    answered_classes,
-    check_knowledge,
-    condensed_data,
-    mean_over_holders,
-)
 from fl.exchange import prefixed
 from fl.federation import Batch, RunSpec, Update
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
 from fl.methods.method import Assignment, Method
+from fl.receiving import check_probabilities, sent
 from fl.rounds import Rounds
 from fl.server import Outcome
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
 from fl.training.classifier import starting_classifier
 
-FUSION = FitConfig(epochs=50, lr=0.01, optimizer="sgd", batch_size=64, test_every=50)
-"""Training of the global model in each round, sized for a laptop; tested after the round."""
+
+@dataclass(frozen=True, kw_only=True)
+class CondensedConfig(Settings):
+    """What FedAF's and FedDM's settings share."""
+
+    condensation: CondensationConfig = CondensationConfig()
+    fusion: FitConfig = FitConfig(epochs=50, lr=0.01, optimizer="sgd", batch_size=64, test_every=50)
+    """Training of the global model in each round; tested after the round."""
+
+    @property
+    def local(self) -> LocalCondensation:
+        """The training record of every client: what is shared, and the method's own settings."""
+        own = {field.name for field in fields(LocalCondensation)} & vars(self).keys()
+        return LocalCondensation(
+            **vars(self.condensation), **{name: getattr(self, name) for name in own}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAFConfig(Settings):
+class FedAFConfig(CondensedConfig):
     """FedAF's settings, sized for a laptop; the paper's are in the presets fedaf-*."""
 
-    condensation: CondensationConfig = CondensationConfig()
     gamma: Annotated[float, Within(0, 1)] = 0.9
     """Share of the global model in the network of each step; the rest is a fresh random one."""
     collaboration: NotNegative = 1e-3
@@ -64,19 +74,6 @@ class FedAFConfig(Settings):
     clip: Positive | None = None
     """Norm to which the gradient of all of a client's images together is cut, as in FedDM; the
     paper names none for FedAF."""
-    fusion: FitConfig = FUSION
-
-    @property
-    def local(self) -> LocalCondensation:
-        """The training record of every client."""
-        return LocalCondensation.of(
-            self.condensation,
-            gamma=self.gamma,
-            collaboration=self.collaboration,
-            projections=self.projections,
-            temperature=self.temperature,
-            clip=self.clip,
-        )
 
 
 SPACES = Spaces(
@@ -100,34 +97,24 @@ FEDDM_SPACES = Spaces(
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDMConfig(Settings):
+class FedDMConfig(CondensedConfig):
     """FedDM's settings, sized for a laptop."""
 
-    condensation: CondensationConfig = CondensationConfig()
     rho: NotNegative = 5.0
     """Radius around the global model within which the network of each step is drawn, at width 1; it
     shrinks with the root of the number of weights."""
     clip: Positive | None = 2.0
     """Norm to which the gradient of all of a client's images together is cut."""
-    fusion: FitConfig = FUSION
-
-    @property
-    def local(self) -> LocalCondensation:
-        """The training record of every client."""
-        return LocalCondensation.of(self.condensation, rho=self.rho, clip=self.clip)
 
 
-def assign(
-    config: FedAFConfig | FedDMConfig, num_clients: int, run_spec: RunSpec
-) -> list[Assignment]:
+def assign(config: CondensedConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:
     """Every client condenses.
 
     Raises:
         UserError: the model cannot take these images.
     """
-    own: LocalCondensation = config.local
-    own.check(run_spec)
-    return [Assignment("condenser", own)] * num_clients
+    config.local.check(run_spec)
+    return [Assignment("condenser", config.local)] * num_clients
 
 
 def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds) -> Outcome:
@@ -154,7 +141,7 @@ def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds
         updates = clients.train(  # Eq. 10
             broadcast=shared, known=weights, check=check_condensed
         )
-        data = condensed_data(updates, server.run_spec, own)
+        data = condensed_data(updates, own)
         data["soft_labels"] = r[data["labels"]]
         with server.events.phase("fusion"):
             server.fit(model, data, loss=loss, config=config.fusion, stage="fusion")  # Eq. 14
@@ -213,10 +200,73 @@ def run_feddm(clients: Clients, server: Server, config: FedDMConfig, *, rounds: 
     data: Batch = {}
     for _ in rounds.play(clients, server, model):
         updates = clients.train(broadcast=prefixed("classifier", model))
-        data = condensed_data(updates, server.run_spec, own)
+        data = condensed_data(updates, own)
         with server.events.phase("fusion"):
             server.fit(model, data, loss=loss, config=config.fusion, stage="fusion")
     return rounds.outcome(model, synthetic=pictures(data))
+
+
+# What the server makes of what clients sent.
+
+
+def condensed_data(updates: Sequence[Update], config: CondensationConfig) -> Batch:
+    """All clients' condensed ``images`` (N, C, H, W), float32, and their ``labels`` (N,).
+
+    Raises:
+        ValueError: there are none.
+    """
+    images, labels = [], []
+    for update in updates:
+        own, classes = update.tensors["images"], update.tensors["classes"]
+        images.append(own.float() / 255 if config.pixels == "uint8" else own)
+        labels.append(classes.repeat_interleave(config.images_per_class))
+    data = {"images": torch.cat(images), "labels": torch.cat(labels)}
+    if not len(data["labels"]):
+        raise ValueError("no client condensed any class: lower condensation.min_samples")
+    return data
+
+
+def mean_over_holders(updates: Sequence[Update], name: str, run_spec: RunSpec) -> Tensor:
+    """Mean of each class's row over the clients that have the class (Eqs. 8, 12), (classes, d).
+
+    The paper divides by all clients. Rows of classes that no client has are NaN.
+
+    Raises:
+        ValueError: an upload has another shape or type.
+    """
+    return torch.stack([rows_of_holder(u, name, run_spec) for u in updates]).nanmean(0)
+
+
+def rows_of_holder(update: Update, name: str, run_spec: RunSpec) -> Tensor:
+    """A row for each class that the client sent soft labels of, (classes, classes); the others are
+    NaN, whatever it sent.
+
+    Raises:
+        ValueError: an upload has another shape or type.
+    """
+    own = sent(update, name, (run_spec.num_classes, run_spec.num_classes))
+    answered = answered_classes(update)
+    if own[~answered].any():
+        raise ValueError(f"client {update.client.id} sent {name} of classes without soft labels")
+    return own.where(answered[:, None], torch.nan)
+
+
+def answered_classes(update: Update) -> Tensor:
+    """Whether the client sent soft labels of each class, bool (classes,): zeros are none."""
+    return sent(update, "soft_labels").any(1)
+
+
+def check_knowledge(update: Update, run_spec: RunSpec) -> None:
+    """Mean logits and soft labels as FedAF's clients send them (Eqs. 5, 11).
+
+    Raises:
+        ValueError: they are not that.
+    """
+    rows_of_holder(update, "mean_logits", run_spec)
+    soft = rows_of_holder(update, "soft_labels", run_spec)
+    held = soft[answered_classes(update)]
+    if len(held):
+        check_probabilities(held, "soft_labels")
 
 
 METHODS = [

@@ -14,12 +14,9 @@ from typing import Literal
 
 from torch import nn
 
-from fl.clients import Clients
 from fl.federation import TaskInput
-from fl.fusion.server import Server
 from fl.methods.averaging import Averaging, AveragingConfig, averaging_method
-from fl.rounds import Rounds
-from fl.server import Evaluation, Outcome
+from fl.server import Evaluation
 from fl.spaces import LogUniform
 from fl.training.classifier import ClassifierConfig, classifier_recipe
 from fl.training.personal import own_model
@@ -35,19 +32,20 @@ class FedAvgConfig(AveragingConfig):
     the mean over clients. tuned: the same after each client has trained it once more."""
 
 
-def run(clients: Clients, server: Server, config: FedAvgConfig, *, rounds: Rounds) -> Outcome:
+def run(frame: Averaging, config: FedAvgConfig) -> None:
     """w = sum_k n_k / n w_k, round by round; ``start`` is the ensemble of untrained prototypes."""
-    frame = Averaging(clients, server, config, rounds)
-    evaluate = None if config.tested == "test" else partial(_at_clients, clients, frame, config)
+    evaluate = None if config.tested == "test" else partial(at_clients, frame, config)
     for _ in frame.play(evaluate=evaluate):
         pass  # the averages are all
-    return rounds.outcome(frame.ensemble)
 
 
-def _at_clients(clients: Clients, frame: Averaging, config: FedAvgConfig) -> Evaluation:
-    weights = frame.weights()
-    sent = {client.id: weights[client.training] for client in clients.members}
-    return clients.score(tuned_model if config.tested == "tuned" else own_model, payloads=sent)
+def at_clients(frame: Averaging, config: FedAvgConfig) -> Evaluation:
+    """Of the average as it is, or as each client tunes it, on the clients' own test samples."""
+    weights = frame.sent()
+    sent = {client.id: weights[client.training] for client in frame.clients.members}
+    return frame.clients.score(
+        tuned_model if config.tested == "tuned" else own_model, payloads=sent
+    )
 
 
 def tuned_model(inputs: TaskInput) -> nn.Module:

@@ -8,19 +8,16 @@ each client's own.
 from dataclasses import dataclass
 from typing import Literal
 
-from fl.clients import Clients
 from fl.errors import UserError
 from fl.exchange import Tensors
-from fl.federation import RunSpec, Training
-from fl.fusion.server import Server
+from fl.federation import RunSpec
 from fl.methods import prototypes
 from fl.methods.averaging import Averaging, AveragingConfig, averaging_method
 from fl.methods.method import Assignment
 from fl.models import build_shell, copied
 from fl.models.state import load_sent, norm_names
-from fl.rounds import Rounds
 from fl.scoring import own_evaluation
-from fl.server import Evaluation, Outcome
+from fl.server import Evaluation
 from fl.training.classifier import ClassifierConfig
 from fl.training.personal import AfterFedAvg
 
@@ -61,20 +58,10 @@ def assign(config: FedBNConfig, num_clients: int, run_spec: RunSpec) -> list[Ass
     return assignments
 
 
-def run(clients: Clients, server: Server, config: FedBNConfig, *, rounds: Rounds) -> Outcome:
+def run(frame: Averaging, config: FedBNConfig) -> None:
     """w_l = sum_k n_k / n w_k,l of each layer l but BatchNorm, whose w_k,l stay with client k."""
-    frame = Averaging(clients, server, config, rounds)
-    norms = {training: norm_names(model) for training, model in frame.model.items()}
+    clients, norms = frame.clients, {k: norm_names(model) for k, model in frame.model.items()}
     own: Tensors = {}  # clients' BatchNorm by id and name, in the tests that need it
-
-    def start() -> dict[Training, Tensors]:
-        return {
-            training: {n: w for n, w in sent.items() if not is_norm(training, n)}
-            for training, sent in frame.weights().items()
-        }
-
-    def is_norm(training: Training, name: str) -> bool:
-        return name.removeprefix("classifier.") in norms[training]
 
     def evaluate() -> Evaluation:
         found = {}
@@ -83,22 +70,15 @@ def run(clients: Clients, server: Server, config: FedBNConfig, *, rounds: Rounds
                 model, names = copied(frame.model[client.training]), norms[client.training]
                 its = {n: own[f"{client.id}.{n}"] for n in names if f"{client.id}.{n}" in own}
                 load_sent(model, its)
-                found[client.id] = server.evaluate(model)
+                found[client.id] = frame.server.evaluate(model)
         return own_evaluation(found, len(clients.members), config.tested)
 
-    kept = config.tested != "average"
-    for updates in frame.play(
-        own,
-        start=start,
-        evaluate=evaluate if kept else None,
-        remember=True,
-        goes_to=lambda client, name: "test" if is_norm(client.training, name) else "server",
-    ):
-        for update in updates if kept else []:
+    tested = None if config.tested == "average" else evaluate
+    for updates in frame.play(own, evaluate=tested, remember=True, own_layers=norms):
+        for update in updates if tested else []:
             for name in norms[update.client.training]:
                 own[f"{update.client.id}.{name}"] = update.tensors[f"classifier.{name}"]
-    figures = {"bytes_for_test": sum(clients.bytes_for_test.values())}
-    return rounds.outcome(frame.ensemble, figures=figures)
+    frame.figures["bytes_for_test"] = sum(clients.bytes_for_test.values())
 
 
 METHOD = averaging_method("fedbn", FedBNConfig, run, assign=assign, any_targets=True)

@@ -27,7 +27,7 @@ from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
 from fl.fusion.synthesis import client_shares, squared_counts
 from fl.methods.method import Assignment, Method
-from fl.methods.uploads import decoders_of, load_label_counts
+from fl.methods.uploads import decoders_of, label_counts_of
 from fl.models import CLASSIFIERS, GENERATORS, Decoder, check_classifier, one_hot
 from fl.models.cvae import TruncatedDecoder, truncate
 from fl.seeding import numpy_generator
@@ -133,7 +133,7 @@ def allocate(
     Raises:
         UserError: no decoder gets a sample.
     """
-    counts = np.stack([load_label_counts(u, server) for u in updates])
+    counts = label_counts_of(updates)
     if config.allocation == "client-size":
         seed = server.run_spec.seed
         streams = [numpy_generator(seed, "synthesis/labels", u.client.id) for u in updates]
@@ -261,7 +261,7 @@ def draw_uniform(
     decoder: Decoder, updates: Sequence[Update], server: Server, config: FedCVAEKDConfig
 ) -> Samples:
     """The server's decoder's samples: as many of every class that some client has."""
-    held = np.stack([load_label_counts(u, server) for u in updates]).any(axis=0)
+    held = label_counts_of(updates).any(axis=0)
     quota = -(-config.num_samples // int(held.sum()))
     decoders = {SERVER: TruncatedDecoder(decoder, config.truncation)}
     allocation = np.where(held, quota, 0)[None]

@@ -17,17 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import Count, Number, Positive
-from fl.clients import Clients
 from fl.errors import UserError
 from fl.exchange import Tensors, prefixed
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import average_into
-from fl.fusion.server import Server
 from fl.methods.fedper import DROPPING, FedPerPlusConfig, assign
 from fl.methods.personal import (
-    Participations,
+    Personal,
     Shapes,
-    checked_floats,
     checked_labels,
     layers_of,
     output_shapes,
@@ -36,8 +33,7 @@ from fl.methods.personal import (
 from fl.methods.uploads import untrained_classifier
 from fl.models import copied
 from fl.models.layered import Layers
-from fl.rounds import Rounds
-from fl.server import Outcome
+from fl.receiving import sent
 from fl.training.classifier import ClassifierConfig
 from fl.training.epochs import epochs_of
 from fl.training.losses import divergences
@@ -102,19 +98,20 @@ class FedD2SConfig(FedPerPlusConfig):
         return self.fixed_layer or super().depth(layers, participations)
 
 
-def run(clients: Clients, server: Server, config: FedD2SConfig, *, rounds: Rounds) -> Outcome:
+def run(frame: Personal, config: FedD2SConfig) -> None:
     """Algorithm 1. The global model's first layer is never used nor changed."""
+    clients, server = frame.clients, frame.server
     model = untrained_classifier(config.classifier, server)
-    layers, taken = layers_of(config, clients.run_spec), Participations(clients)
+    layers = layers_of(config, clients.run_spec)
     shapes = output_shapes(model, layers, clients.run_spec.inputs)
 
     def depth(client: int) -> int:
-        return config.depth(layers, taken[client])
+        return config.depth(layers, frame.taken(client))
 
     def check_answers(update: Update, run_spec: RunSpec) -> None:
         received(update, layers, shapes, depth(update.client.id), torch.device("cpu"))
 
-    for chosen in taken.play(rounds, server, config, model):
+    for chosen in frame.play(model):
         # A client counts its rounds itself; by the server's count it need not remember them.
         known = {"depth": torch.tensor([depth(client.id) for client in clients.members])}
         updates = clients.map(send_knowledge, only=chosen, known=known, check=check_answers)
@@ -133,7 +130,6 @@ def run(clients: Clients, server: Server, config: FedD2SConfig, *, rounds: Round
             remember=True,
             goes_to="client",
         )
-    return rounds.outcome(model, figures=taken.fedavg_bytes())
 
 
 def send_knowledge(inputs: TaskInput) -> TaskOutput:
@@ -172,10 +168,10 @@ def received(
         ValueError: it is not what these layers make of its samples.
     """
     size = update.client.num_samples
-    first = checked_floats(update, "first", (size, *shapes[0])).to(device)
+    first = sent(update, "first", (size, *shapes[0])).to(device)
     deep = first
     if depth > 1:
-        deep = checked_floats(update, "deep", (size, *shapes[depth - 1])).to(device)
+        deep = sent(update, "deep", (size, *shapes[depth - 1])).to(device)
     return Knowledge(depth, first, deep, checked_labels(update, shapes[-1][0]).to(device))
 
 

@@ -15,15 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import Count, NotNegative, Positive
-from fl.clients import Clients
 from fl.errors import UserError
 from fl.exchange import Tensors
 from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Update
-from fl.fusion.server import Server
 from fl.methods.fedper import FedPerConfig, assign
 from fl.methods.personal import (
-    Participations,
-    checked_floats,
+    Personal,
     checked_labels,
     layers_of,
     output_shapes,
@@ -31,9 +28,7 @@ from fl.methods.personal import (
 )
 from fl.methods.uploads import untrained_classifier
 from fl.models.layered import Layers
-from fl.receiving import check_label_counts
-from fl.rounds import Rounds
-from fl.server import Outcome
+from fl.receiving import check_label_counts, sent
 from fl.spaces import LogUniform
 from fl.training.classifier import classifier_recipe
 from fl.training.losses import divergences
@@ -103,43 +98,42 @@ class FedICTConfig(FedPerConfig):
             )
 
 
-def run(clients: Clients, server: Server, config: FedICTConfig, *, rounds: Rounds) -> Outcome:
+def run(frame: Personal, config: FedICTConfig) -> None:
     """Rounds of local training, sending features, and training of the head at the server.
 
     The server's memory holds its head, each client's label distribution, and its answers for each
     client's samples.
     """
+    clients, server, taken = frame.clients, frame.server, frame.taken
     model = untrained_classifier(config.classifier, server)
     layers = layers_of(config, clients.run_spec)
     depth = config.depth(layers)
     shape = output_shapes(model, layers, clients.run_spec.inputs)[depth - 1]
-    taken = Participations(clients)
-    memory = taken.memory
+    memory = frame.memory
 
     def check_answers(update: Update, run_spec: RunSpec) -> None:
         size, classes = update.client.num_samples, run_spec.num_classes
-        checked_floats(update, "features", (size, *shape))
-        checked_floats(update, "logits", (size, classes))
+        sent(update, "features", (size, *shape))
+        sent(update, "logits", (size, classes))
         checked_labels(update, classes)
-        if taken[update.client.id] == 1:
+        if taken(update.client.id) == 1:
             check_label_counts(update, run_spec)
 
-    for chosen in taken.play(rounds, server, config, model):
-        answered = {k: {"taught": memory[f"answers.{k}"]} for k in chosen if taken[k] > 1}
+    for chosen in frame.play(model):
+        answered = {k: {"taught": memory[f"answers.{k}"]} for k in chosen if taken(k) > 1}
         clients.train(only=chosen, payloads=answered, remember=True, goes_to="client")
-        first_time = torch.tensor([taken[client.id] == 1 for client in clients.members])
+        first_time = torch.tensor([taken(client.id) == 1 for client in clients.members])
         known = {"depth": torch.tensor(depth), "first_time": first_time}
         updates = clients.map(send_features, only=chosen, known=known, check=check_answers)
         with server.events.phase("fusion"):
             for update in updates:
-                if taken[update.client.id] == 1:
+                if taken(update.client.id) == 1:
                     counts = update.tensors["label_counts"]
                     memory[f"counts.{update.client.id}"] = counts.to(server.device)
             lessons = [lesson(update, memory, config, server.device) for update in updates]
             teach_head(model, layers, depth, lessons, config)
             for update, own in zip(updates, lessons, strict=True):
                 memory[f"answers.{update.client.id}"] = answers(model, layers, depth, own)
-    return rounds.outcome(model, figures=taken.fedavg_bytes())
 
 
 def send_features(inputs: TaskInput) -> TaskOutput:

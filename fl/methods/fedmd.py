@@ -11,19 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from fl.bounds import Count
-from fl.clients import Clients, trained
+from fl.clients import trained
 from fl.data.datasets import AuxiliaryConfig
 from fl.data.shard import Shard
 from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Training, Update
-from fl.fusion.server import Server
-from fl.methods.personal import (
-    AnyModelsConfig,
-    Participations,
-    checked_floats,
-    personal_method,
-)
-from fl.rounds import Rounds
-from fl.server import Outcome
+from fl.methods.personal import AnyModelsConfig, Personal, personal_method
+from fl.receiving import sent
 from fl.spaces import Choice
 from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
 from fl.training.epochs import epochs_of
@@ -61,28 +54,26 @@ class FedMDConfig(AnyModelsConfig):
     auxiliary: AuxiliaryConfig = AuxiliaryConfig(max_images=1000)
 
 
-def run(
-    clients: Clients, server: Server, config: FedMDConfig, *, auxiliary: Tensor, rounds: Rounds
-) -> Outcome:
+def run(frame: Personal, config: FedMDConfig, *, auxiliary: Tensor) -> None:
     """Rounds of sending, averaging, teaching and local training.
 
     The public images are known to all: sending them is not counted.
     """
-    taken = Participations(clients)
+    clients = frame.clients
     public, shape = {"public": auxiliary}, (len(auxiliary), clients.run_spec.num_classes)
 
     def check_logits(update: Update, run_spec: RunSpec) -> None:
-        checked_floats(update, "logits", shape)
+        sent(update, "logits", shape)
 
-    for chosen in taken.play(rounds, server, config):
+    for chosen in frame.play():
         newcomers: dict[Training, list[int]] = {}
         for k in chosen:
-            if taken[k] == 1:
+            if frame.taken(k) == 1:
                 newcomers.setdefault(clients.members[k].training.first_round, []).append(k)
         for training, own in newcomers.items():
             clients.train(training, only=own, remember=True, goes_to="client")
         updates = clients.map(send_public_logits, only=chosen, known=public, check=check_logits)
-        with server.events.phase("fusion"):
+        with frame.server.events.phase("fusion"):
             logits = (update.tensors["logits"].double() for update in updates)
             consensus = (sum(logits, torch.zeros(shape)) / len(updates)).float()
         able = [update.client.id for update in updates]
@@ -96,7 +87,6 @@ def run(
             check=trained,
         )
         clients.train(only=able, remember=True, goes_to="client")
-    return rounds.outcome(None, figures=taken.fedavg_bytes())
 
 
 def send_public_logits(inputs: TaskInput) -> TaskOutput:

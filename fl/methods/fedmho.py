@@ -36,8 +36,8 @@ from fl.methods.prototypes import LOCAL, dealt, refuse_without
 from fl.methods.uploads import (
     combine_classifiers,
     decoders_of,
+    label_counts_of,
     load_classifier,
-    load_label_counts,
     untrained_classifier,
 )
 from fl.metrics.samples import describe_teacher
@@ -71,7 +71,7 @@ def by_label_share(
 
     def sample(update: Update) -> None:
         if (position := positions.get(update.client.id)) is not None:
-            counts = load_label_counts(update, server)
+            (counts,) = label_counts_of([update])
             row = label_share_of(counts, total, position, len(positions))
             server.sample_early(decoders_of([update], server), row[None], latent=latent)
 
@@ -285,7 +285,7 @@ def extra_of(classifiers: Sequence[Update], generators: Sequence[Update]) -> Jso
 
 def allocate(generators: list[Update], server: Server, config: FedMHOConfig) -> np.ndarray:
     """Samples per generator client and class, (K_G, classes), from the uploaded label counts."""
-    counts = np.stack([load_label_counts(u, server) for u in generators])
+    counts = label_counts_of(generators)
     rule = squared_counts if config.allocation == "squared-counts" else label_share
     allocation = rule(counts, config.num_samples)
     if not allocation.any():

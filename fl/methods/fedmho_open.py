@@ -49,7 +49,7 @@ from fl.methods.fedmho import (
     train_both,
 )
 from fl.methods.method import Method
-from fl.methods.uploads import ask_label_counts, load_classifier, load_label_counts
+from fl.methods.uploads import ask_label_counts, label_counts_of, load_classifier
 from fl.metrics.samples import describe_teacher
 from fl.seeding import torch_generator
 from fl.server import FitResult, Outcome, Samples
@@ -94,8 +94,8 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
     """The algorithm of docs/methods/fedmho-open.md."""
     classifiers, generators = train_both(clients, config)
     extra = extra_of(classifiers, generators)
-    classifiers, held = with_counts(clients, classifiers, server)
-    drawn = np.stack([load_label_counts(u, server) for u in generators])
+    classifiers, held = with_counts(clients, classifiers)
+    drawn = label_counts_of(generators)
 
     with server.events.phase("synthesis"):
         allocation = allocate(generators, server, config)
@@ -144,20 +144,17 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
     )
 
 
-def with_counts(
-    clients: Clients, classifiers: list[Update], server: Server
-) -> tuple[list[Update], np.ndarray]:
+def with_counts(clients: Clients, classifiers: list[Update]) -> tuple[list[Update], np.ndarray]:
     """Asks the classifier clients for their label counts: those that answered, and what they hold,
     (classifiers, classes)."""
-    counts = ask_label_counts(clients, server, only=[u.client.id for u in classifiers])
-    answered = [u for u in classifiers if u.client.id in counts]
-    return answered, np.stack([counts[u.client.id] for u in answered])
+    counts = ask_label_counts(clients, only=[u.client.id for u in classifiers])
+    able = {update.client.id for update in counts}
+    return [u for u in classifiers if u.client.id in able], label_counts_of(counts)
 
 
 def draw_open(generators: list[Update], server: Server, config: FedMHOOpenConfig) -> Samples:
     """The open-set samples, of all decoders alike: Eq. 3. Their labels say nothing."""
-    counts = np.stack([load_label_counts(u, server) for u in generators])
-    allocation = label_share(counts, config.open_samples)
+    allocation = label_share(label_counts_of(generators), config.open_samples)
     varied = partial(
         VariedDecoder, warp=2 * config.warp, spread=config.spread, mixing=config.mixing
     )

@@ -12,14 +12,10 @@ momentum rho, and a = (1 - (1 - lr mu)^tau) / (lr mu) with FedProx's term.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fl.clients import Clients
 from fl.errors import UserError
 from fl.federation import Update
-from fl.fusion.server import Server
 from fl.methods.averaging import Averaging, averaging_method
 from fl.methods.prototypes import ParticipationConfig, PrototypesConfig
-from fl.rounds import Rounds
-from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig
 from fl.training.epochs import smallest_batch
 
@@ -31,29 +27,25 @@ class FedNovaConfig(ParticipationConfig, PrototypesConfig):
     def check_further(self) -> None:
         """Refuses local training of which the paper has no a_k."""
         local = self.classifier
-        local.refuse_pace("fednova")
-        if local.optimizer != "sgd" or local.patience is not None:
-            raise UserError("classifier of fednova must train by sgd and without patience")
+        local.refuse_uncounted("fednova")
         if local.momentum and local.proximal:
             raise UserError("classifier of fednova has momentum or proximal, not both")
 
 
-def run(clients: Clients, server: Server, config: FedNovaConfig, *, rounds: Rounds) -> Outcome:
+def run(frame: Averaging, config: FedNovaConfig) -> None:
     """Eq. 6, by the mean of weights p_k / a_k and a factor on its distance from x.
 
     BatchNorm's statistics are that mean.
     """
-    frame = Averaging(clients, server, config, rounds)
     least = {training: smallest_batch(model) for training, model in frame.model.items()}
 
     def a(update: Update) -> float:
-        return steps(update, least[clients.members[update.client.id].training])
+        return steps(update, least[frame.clients.members[update.client.id].training])
 
     for updates in frame.play(weight=lambda update: update.client.num_samples / a(update)):
-        for move in frame.moves(updates):
-            factor = stretch([(u.client.num_samples, a(u)) for u in move.updates])
-            move.mean.copy_(move.start + factor * (move.mean - move.start))
-    return rounds.outcome(frame.ensemble)
+        for parameter, x, own, _ in frame.moves(updates):
+            factor = stretch([(u.client.num_samples, a(u)) for u in own])
+            parameter.mean.copy_(x + factor * (parameter.mean - x))
 
 
 def steps(update: Update, least: int = 1) -> float:

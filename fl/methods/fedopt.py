@@ -16,13 +16,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
+from torch import Tensor
 
 from fl.bounds import Positive, Within
-from fl.clients import Clients
-from fl.fusion.server import Server
 from fl.methods.averaging import Averaging, AveragingConfig, averaging_method
-from fl.rounds import Rounds
-from fl.server import Outcome
 from fl.spaces import LogUniform
 
 Decay = Annotated[float, Within(0, 1, "[)")]
@@ -55,24 +52,17 @@ class FedYogiConfig(FedAdamConfig):
     """FedYogi's settings: FedAdam's."""
 
 
-def run(clients: Clients, server: Server, config: FedAdagradConfig, *, rounds: Rounds) -> Outcome:
+def run(frame: Averaging, config: FedAdagradConfig) -> None:
     """Algorithm 2; the paper starts v at tau^2 or above, here at tau^2."""
-    frame = Averaging(clients, server, config, rounds)
-    memory = {}
-    for _, _, key, x in frame.parameters():
-        memory[f"m.{key}"] = torch.zeros_like(x)
-        memory[f"v.{key}"] = torch.full_like(x, config.adaptivity**2)
+    memory = {f"m.{key}": zero for key, zero in frame.zeros().items()}
+    memory |= {f"v.{key}": zero + config.adaptivity**2 for key, zero in frame.zeros().items()}
     for updates in frame.play(memory):
-        for move in frame.moves(updates):
-            m, v = memory[f"m.{move.key}"], memory[f"v.{move.key}"]
-            step(move.mean, move.start, m, v, config)
-    return rounds.outcome(frame.ensemble)
+        for (*_, key, mean), start, *_ in frame.moves(updates):
+            step(mean, start, memory[f"m.{key}"], memory[f"v.{key}"], config)
 
 
 @torch.no_grad()
-def step(
-    x: torch.Tensor, start: torch.Tensor, m: torch.Tensor, v: torch.Tensor, config: FedAdagradConfig
-) -> None:
+def step(x: Tensor, start: Tensor, m: Tensor, v: Tensor, config: FedAdagradConfig) -> None:
     """Sets ``x``, the clients' mean, to the server's step from ``start``; m and v change too."""
     d = x - start
     m.lerp_(d, 1 - config.beta1)

@@ -19,15 +19,13 @@ from typing import Self
 
 from fl.bounds import Count, Number
 from fl.client_map import Recipient
-from fl.clients import Clients
 from fl.errors import UserError
 from fl.exchange import Tensors
 from fl.federation import Client, RunSpec, TaskInput
-from fl.fusion.server import Server
 from fl.methods.method import Assignment
 from fl.methods.personal import (
     Dropping,
-    Participations,
+    Personal,
     PersonalConfig,
     average_layers,
     first_layers_each,
@@ -37,8 +35,7 @@ from fl.methods.personal import (
 from fl.methods.prototypes import assign_all
 from fl.methods.uploads import combine, untrained_classifier
 from fl.models.layered import Layers
-from fl.rounds import Rounds
-from fl.server import Evaluation, Outcome
+from fl.server import Evaluation
 from fl.spaces import Choice, Distribution
 from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
 from fl.training.epochs import epochs_of
@@ -101,33 +98,32 @@ def assign(config: Config, num_clients: int, run_spec: RunSpec) -> list[Assignme
     return assign_all(config, num_clients, run_spec)
 
 
-def run(
-    clients: Clients, server: Server, config: Config, *, rounds: Rounds, known: bool = False
-) -> Outcome:
+def run(frame: Personal, config: Config, *, known: bool = False) -> None:
     """w_l = sum_k n_k / n w_k,l of each layer l, over the clients k that share it; each client is
     scored with its own head on the newest layers.
 
     ``known``: whether a client's training needs to know which layers are shared, in the first round
     too, when none is sent; then all share equally many.
     """
+    clients, server = frame.clients, frame.server
     model = untrained_classifier(config.classifier, server)
-    layers, taken = layers_of(config, clients.run_spec), Participations(clients)
+    layers = layers_of(config, clients.run_spec)
     everyone = [client.id for client in clients.members]
 
     def depths() -> dict[int, int]:
-        return {k: config.depth(layers, taken[k]) for k in everyone}
+        return {k: config.depth(layers, frame.taken(k)) for k in everyone}
 
     def newest(ids: Iterable[int]) -> dict[int, Tensors]:
         return first_layers_each(model, layers, depths(), ids)
 
     def goes_to(client: Client, name: str) -> Recipient:
-        shared = layers.state_names(1, config.depth(layers, taken[client.id]))
+        shared = layers.state_names(1, config.depth(layers, frame.taken(client.id)))
         return "server" if name.removeprefix("classifier.") in shared else "client"
 
     def scored() -> Evaluation:
         return clients.score(own_model, payloads=newest(everyone))
 
-    for chosen in taken.play(rounds, server, config, model, evaluate=scored):
+    for chosen in frame.play(model, evaluate=scored):
         shared = newest(chosen)
         updates = clients.train(
             only=chosen,
@@ -138,7 +134,6 @@ def run(
         )
         with server.events.phase("fusion"):
             combine(model, updates, clients, server, partial(average_layers, model))
-    return rounds.outcome(model, figures=taken.fedavg_bytes())
 
 
 @dataclass(frozen=True, kw_only=True)

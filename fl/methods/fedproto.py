@@ -7,65 +7,19 @@ second division by the number of clients, which the authors' code has not). Each
 by its own model.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from fl.bounds import NotNegative
-from fl.clients import Clients
 from fl.errors import UserError
-from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Training, Update
-from fl.fusion.server import Server
+from fl.federation import RunSpec, Update
 from fl.methods.method import Assignment
-from fl.methods.personal import (
-    AnyModelsConfig,
-    Participations,
-    checked_floats,
-    personal_method,
-)
+from fl.methods.personal import AnyModelsConfig, Personal, personal_method
 from fl.methods.prototypes import assign_all
-from fl.receiving import check_label_counts
-from fl.rounds import Rounds
-from fl.server import Outcome
+from fl.receiving import check_label_counts, sent
 from fl.spaces import LogUniform
-from fl.training.classifier import classifier_recipe, starting_classifier
-from fl.training.features import check_head, features_and_logits, features_of
-from fl.training.personal import PersonalTraining, own_model, personal_model
-from fl.training.recipe import Recipe
-
-
-@dataclass(frozen=True, kw_only=True)
-class LocalFedProto(PersonalTraining):
-    """Local training of a FedProto client: a classifier's, drawn to the global prototypes."""
-
-    attraction: NotNegative = 1.0
-    """lambda, the weight of the distance to the prototypes (the paper: 1)."""
-
-    def recipe(self, inputs: TaskInput) -> Recipe:
-        """Trains by :meth:`losses`; without prototypes while a step is measured."""
-        model = personal_model(replace(inputs, broadcast={}), self)
-        if "prototypes" not in inputs.broadcast:
-            return classifier_recipe(inputs, self, model)
-        labels = inputs.shard.labels
-        columns = {
-            "towards": inputs.broadcast["prototypes"][labels],
-            "known": inputs.broadcast["known"][labels].float(),
-        }
-        return classifier_recipe(inputs, self, model, losses=self.losses, columns=columns)
-
-    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """CE + lambda mean_d (f(x) - C_y)^2, (B,), of classes that have a prototype."""
-        z, logits = features_and_logits(model, batch["images"])
-        entropy = F.cross_entropy(logits, batch["labels"], reduction="none")
-        distance = (z - batch["towards"]).square().mean(1)
-        return entropy + self.attraction * batch["known"] * distance
-
-    def check(self, run_spec: RunSpec) -> None:
-        """Raises `UserError` for a model without a head too, whose input the features are."""
-        super().check(run_spec)
-        check_head("fedproto", self.model, self.width, run_spec)
+from fl.training.class_features import LocalFedProto, feature_width, send_prototypes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,26 +29,24 @@ class FedProtoConfig(AnyModelsConfig):
     classifier: LocalFedProto = LocalFedProto()
 
 
-def run(clients: Clients, server: Server, config: FedProtoConfig, *, rounds: Rounds) -> Outcome:
+def run(frame: Personal, config: FedProtoConfig) -> None:
     """Rounds of local training, of sending prototypes, and of averaging them (Algorithm 1)."""
-    taken, classes = Participations(clients), clients.run_spec.num_classes
+    clients, memory, classes = frame.clients, frame.memory, frame.clients.run_spec.num_classes
     width = feature_width(clients.members[0].training, clients.run_spec)  # as check_widths has it
-    memory = taken.memory
     memory["prototypes"] = torch.zeros(classes, width)
     memory["known"] = torch.zeros(classes, dtype=torch.int64)
 
     def check(update: Update, run_spec: RunSpec) -> None:
-        checked_floats(update, "prototypes", (classes, width))
+        sent(update, "prototypes", (classes, width))
         check_label_counts(update, run_spec)
 
-    for chosen in taken.play(rounds, server, config):
-        sent = {name: memory[name] for name in ("prototypes", "known")}
-        clients.train(only=chosen, broadcast=clients.to_send(sent), remember=True, goes_to="client")
+    for chosen in frame.play():
+        down = {name: memory[name] for name in ("prototypes", "known")}
+        clients.train(only=chosen, broadcast=clients.to_send(down), remember=True, goes_to="client")
         updates = clients.map(send_prototypes, only=chosen, check=check)
-        with server.events.phase("fusion"):
+        with frame.server.events.phase("fusion"):
             if updates:  # else all that took part were dropped
                 average(memory, updates)
-    return rounds.outcome(None, figures=taken.fedavg_bytes())
 
 
 def average(memory: dict[str, Tensor], updates: list[Update]) -> None:
@@ -121,28 +73,6 @@ def check_widths(config: FedProtoConfig, num_clients: int, run_spec: RunSpec) ->
         found = ", ".join(f"{name} {width}" for name, width in widths.items())
         raise UserError(f"fedproto averages features, which must have one width; got {found}")
     return assigned
-
-
-@torch.no_grad()
-def feature_width(config: Training, run_spec: RunSpec) -> int:
-    """d, the number of features that enter the model's head."""
-    assert isinstance(config, LocalFedProto)
-    model = starting_classifier(config, run_spec).eval()
-    return features_and_logits(model, run_spec.inputs.zeros(1))[0].shape[1]
-
-
-@torch.no_grad()
-def send_prototypes(inputs: TaskInput) -> TaskOutput:
-    """The mean features of the client's samples of each class, (classes, d); zeros of a class of
-    which its label counts are 0."""
-    config = inputs.client.training
-    assert isinstance(config, LocalFedProto)
-    shard, images = inputs.shard, inputs.shard.images.to(inputs.device)
-    features = features_of(own_model(inputs), images, config.batch_size).cpu()
-    total = torch.zeros(inputs.run_spec.num_classes, features.shape[1])
-    total.index_add_(0, shard.labels, features)
-    means = total / shard.label_counts.clamp(min=1)[:, None]
-    return TaskOutput(tensors={"prototypes": means, "label_counts": shard.label_counts})
 
 
 METHOD = personal_method(

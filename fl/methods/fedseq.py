@@ -5,24 +5,25 @@ one from what the one before it left; the last hands the model back to the first
 The server averages over clusters.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from fl.bounds import Count
 from fl.clients import Clients, Relayed, trained
 from fl.errors import ClientFailed
 from fl.exchange import Tensors, prefixed
-from fl.federation import RunSpec, TaskInput, TaskOutput
+from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.server import Server
-from fl.methods.averaging import averaging_method
-from fl.methods.hfldd import check_clusters, random_clusters
-from fl.methods.method import Assignment
-from fl.methods.prototypes import assign_all
+from fl.methods.hfldd import check_clusters, random_clusters, refuse_lost
+from fl.methods.method import Assignment, Method
+from fl.methods.prototypes import LOCAL, assign_all
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.rounds import Rounds
 from fl.seeding import in_round, numpy_generator
 from fl.server import Outcome
+from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig
 
 
@@ -62,13 +63,10 @@ def run(clients: Clients, server: Server, config: FedSeqConfig, *, rounds: Round
         carried = _train_in_turn(clients, orders, clients.to_send(prefixed("classifier", model)))
         heads = {order[0]: Relayed(carried[i]) for i, order in enumerate(orders)}
         ends = clients.map(hand_up, only=heads, payloads=heads, check=trained)
-        if lost := heads.keys() & clients.dropped.keys():
-            head = min(lost)
-            reason = f"{clients.dropped[head]}; it held its cluster's model"
-            raise ClientFailed(head, clients.members[head].model, reason)
+        refuse_lost(clients, sorted(heads))
         with server.events.phase("fusion"):
-            sizes = {order[0]: _samples(clients, order) for order in orders}
-            combine_classifiers(model, ends, clients, server, config, sizes)
+            weight = partial(_samples, clients, {order[0]: order for order in orders})
+            combine_classifiers(model, ends, clients, server, config, weight)
     return rounds.outcome(model)
 
 
@@ -105,8 +103,16 @@ def hand_up(inputs: TaskInput) -> TaskOutput:
     return TaskOutput(tensors=inputs.payload)
 
 
-def _samples(clients: Clients, order: Sequence[int]) -> int:
+def _samples(clients: Clients, orders: Mapping[int, Sequence[int]], end: Update) -> int:
+    order = orders[end.client.id]
     return sum(clients.members[k].num_samples for k in order if k not in clients.dropped)
 
 
-METHOD = averaging_method("fedseq", FedSeqConfig, run, assign=assign)
+METHOD = Method(
+    name="fedseq",
+    config=FedSeqConfig,
+    assign=assign,
+    run=run,
+    one_shot=False,
+    spaces=Spaces(local=LOCAL),
+)

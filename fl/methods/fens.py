@@ -22,10 +22,9 @@ from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import average_into
 from fl.fusion.server import Server
 from fl.methods import fedopt
-from fl.methods.averaging import averaging_method
 from fl.methods.fedopt import FedAdamConfig
-from fl.methods.method import Assignment
-from fl.methods.prototypes import PrototypesConfig
+from fl.methods.method import Assignment, Method
+from fl.methods.prototypes import LOCAL, PrototypesConfig
 from fl.methods.prototypes import assign as assign_prototypes
 from fl.methods.uploads import untrained_classifier
 from fl.models.ensemble import Aggregator, Ensemble
@@ -33,7 +32,7 @@ from fl.plausible import check_reach
 from fl.rounds import Rounds
 from fl.seeding import seeded
 from fl.server import Outcome
-from fl.spaces import Choice, LogUniform
+from fl.spaces import Choice, Distribution, LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig, held_out_rows, plain, starting_classifier
 from fl.training.losses import logits_of
 
@@ -206,13 +205,15 @@ def step(
         fedopt.step(w, before[name], memory[f"m.{name}"], memory[f"v.{name}"], adam)
 
 
-METHOD = averaging_method(
-    "fens",
-    FENSConfig,
-    run,
-    server={
-        "aggregator.hidden": Choice((0, 2, 4)),
-        "aggregator.server_lr": LogUniform(1e-3, 0.1),
-    },
+SERVER: dict[str, Distribution] = {
+    "aggregator.hidden": Choice((0, 2, 4)),
+    "aggregator.server_lr": LogUniform(1e-3, 0.1),
+}
+METHOD = Method(
+    name="fens",
+    config=FENSConfig,
     assign=assign,
+    run=run,
+    one_shot=False,
+    spaces=Spaces(server=SERVER, local=LOCAL),
 )

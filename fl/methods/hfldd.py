@@ -9,6 +9,7 @@ those that they were sent, and the server averages them.
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -24,15 +25,14 @@ from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.server import Server
 from fl.json_files import JsonObject
-from fl.methods.averaging import averaging_method
-from fl.methods.method import Assignment
-from fl.methods.personal import checked_floats
-from fl.methods.prototypes import assign_all
+from fl.methods.method import Assignment, Method
+from fl.methods.prototypes import LOCAL, assign_all
 from fl.methods.uploads import combine_classifiers, untrained_classifier
-from fl.receiving import check_probabilities
+from fl.receiving import check_probabilities, sent
 from fl.rounds import Rounds
 from fl.seeding import numpy_generator, seed_for
 from fl.server import Outcome
+from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.losses import logits_of
 from fl.training.personal import own_model
@@ -200,8 +200,7 @@ def run(
         )
         refuse_lost(clients, heads)
         with server.events.phase("fusion"):
-            weights = {u.client.id: samples_of(u) for u in updates}
-            combine_classifiers(model, updates, clients, server, config, weights)
+            combine_classifiers(model, updates, clients, server, config, samples_of)
         refuse_lost(clients, heads)
     outcome = rounds.outcome(model, figures=figures(memory))
     sent = {n.removeprefix(EXAMPLES): t for n, t in memory.items() if n.startswith(EXAMPLES)}
@@ -216,7 +215,7 @@ def make_clusters(
 
     def check(update: Update, run_spec: RunSpec) -> None:
         shape = (len(auxiliary), run_spec.num_classes)
-        check_probabilities(checked_floats(update, "soft_labels", shape), "soft_labels")
+        check_probabilities(sent(update, "soft_labels", shape), "soft_labels")
 
     answers = clients.map(send_soft_labels, known={"public": auxiliary}, check=check)
     with server.events.phase("clustering"):
@@ -305,14 +304,14 @@ def train_head(inputs: TaskInput) -> Recipe:
 
 
 def refuse_lost(clients: Clients, heads: Sequence[int]) -> None:
-    """Stops the run where a head was dropped, since its cluster's data would be lost with it.
+    """Stops the run where a head was dropped, with which its cluster's part would be lost.
 
     Raises:
         ClientFailed: names it.
     """
     for head in heads:
         if head in clients.dropped:
-            reason = f"{clients.dropped[head]}; it is its cluster's head, whose data it holds"
+            reason = f"{clients.dropped[head]}; it is its cluster's head, with what it was sent"
             raise ClientFailed(head, clients.members[head].model, reason)
 
 
@@ -337,11 +336,13 @@ def figures(memory: Tensors) -> JsonObject:
     return found
 
 
-METHOD = averaging_method(
-    "hfldd",
-    HFLDDConfig,
-    run,
+METHOD = Method(
+    name="hfldd",
+    config=HFLDDConfig,
     assign=assign,
+    run=run,
+    one_shot=False,
     fixed_samples=True,  # a head's, beside those that it is sent
-    auxiliary=lambda settings: settings.auxiliary,
+    auxiliary=attrgetter("auxiliary"),
+    spaces=Spaces(local=LOCAL),
 )

@@ -6,8 +6,8 @@ by FedAvg's record where what they do is FedAvg's: one stored model then serves 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any
+from functools import wraps
+from typing import Annotated, Any, Concatenate
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +20,13 @@ from fl.federation import RunSpec, Update
 from fl.fusion.aggregation import average_states
 from fl.fusion.server import Server
 from fl.inputs import Inputs
-from fl.json_files import JsonObject
+from fl.methods.averaging import Averaging
 from fl.methods.method import Method
 from fl.methods.prototypes import ParticipationConfig, assign_all, participants
 from fl.models import CLASSIFIERS
 from fl.models.layered import Layers
 from fl.models.state import load_whole
+from fl.receiving import sent
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome
 from fl.spaces import Choice, Distribution, LogUniform, Spaces
@@ -55,80 +56,91 @@ LOCAL: dict[str, Distribution] = {
 """A sweep's space of client training, for all methods whose clients keep models of their own."""
 
 
-def personal_method(
-    name: str,
-    config: type[PersonalConfig],
-    run: Callable[..., Outcome],
-    *,
-    local: Mapping[str, Distribution] | None = None,
-    **more: Any,
-) -> Method:
-    """The entry of a method whose clients are scored by models of their own, in many rounds.
+class Personal:
+    """A run of such a method, whose function plays the rounds::
 
-    A sweep searches beside the clients' epochs and rate ``local``; ``more`` are fields of
-    :class:`Method`.
+    for chosen in frame.play():
+        ...  # what these clients do, and the server
     """
-    own = {"assign": assign_all, "scores_clients": lambda settings: True, **more}
-    spaces = Spaces(local={**LOCAL, **(local or {})})
-    return Method(name=name, config=config, run=run, one_shot=False, spaces=spaces, **own)
 
-
-class Participations:
-    """How often each client has taken part: Z_n(r) of FedD2S's Eq. 6, a tensor of the memory."""
-
-    def __init__(self, clients: Clients) -> None:
-        self._clients = clients
+    def __init__(
+        self, clients: Clients, server: Server, config: PersonalConfig, rounds: Rounds
+    ) -> None:
+        self.clients, self.server, self.rounds, self._config = clients, server, rounds, config
+        self.model: nn.Module | None = None
+        """The server's model, if it has one: the outcome's."""
         self.memory: dict[str, Tensor] = {
             "participations": torch.zeros(len(clients.members), dtype=torch.int64)
         }
+        """How often each client has taken part, Z_n(r) of FedD2S's Eq. 6, and what else the next
+        round depends on."""
 
     def play(
-        self,
-        rounds: Rounds,
-        server: Server,
-        config: PersonalConfig,
-        model: nn.Module | None = None,
-        *,
-        evaluate: Callable[[], Evaluation] | None = None,
+        self, model: nn.Module | None = None, *, evaluate: Callable[[], Evaluation] | None = None
     ) -> Iterator[list[int]]:
         """Plays the rounds; yields the ids of the clients that take part in each, once counted.
 
         Without ``evaluate`` clients are scored by the models that they remember.
         """
-        clients = self._clients
-        evaluate = evaluate or partial(clients.score, own_model)
-        for number in rounds.play(clients, server, model, self.memory, evaluate=evaluate):
-            chosen = participants(clients, config, number)
-            self.count(chosen)
+        self.model, clients = model, self.clients
+        evaluate = evaluate or self._score
+        for number in self.rounds.play(clients, self.server, model, self.memory, evaluate=evaluate):
+            chosen = participants(clients, self._config, number)
+            self._count(chosen)
             yield chosen
 
-    def count(self, chosen: Iterable[int]) -> None:
-        """These clients take part in the round that begins."""
-        self.memory["participations"][list(chosen)] += 1
+    def average(self, **options: Any) -> Iterator[Averaging]:
+        """Plays the rounds of FedAvg; yields its frame in each, when its uniform mean is made.
 
-    def __getitem__(self, client: int) -> int:
+        ``options``: of :meth:`fl.methods.averaging.Averaging.play`.
+        """
+        frame = Averaging(self.clients, self.server, self._config, self.rounds)
+        (self.model,) = frame.model.values()
+        for _ in frame.play(self.memory, evaluate=self._score, **options):
+            self._count(frame.chosen)
+            yield frame
+
+    def taken(self, client: int) -> int:
+        """How often the client has taken part, in this round too."""
         return int(self.memory["participations"][client])
 
-    def fedavg_bytes(self) -> JsonObject:
-        """What FedAvg's clients would have sent in the same rounds: a model each time."""
-        spec = self._clients.run_spec
-        sent = (self[c.id] * c.training.upload_bytes(spec) for c in self._clients.members)
-        return {"fedavg_bytes_up": sum(sent)}
+    def _count(self, chosen: list[int]) -> None:
+        self.memory["participations"][chosen] += 1
+
+    def _score(self) -> Evaluation:
+        return self.clients.score(own_model)
+
+    def outcome(self) -> Outcome:
+        """With what FedAvg's clients would have sent in the same rounds: a model each time."""
+        clients, spec = self.clients.members, self.clients.run_spec
+        sent = sum(self.taken(c.id) * c.training.upload_bytes(spec) for c in clients)
+        return self.rounds.outcome(self.model, figures={"fedavg_bytes_up": sent})
 
 
-def checked_floats(update: Update, name: str, shape: tuple[int, ...]) -> Tensor:
-    """A tensor that a client uploaded, float32 of that shape; finite, as all that was received.
+def personal_method(
+    name: str,
+    config: type[PersonalConfig],
+    run: Callable[Concatenate[Personal, Any, ...], None],
+    *,
+    local: Mapping[str, Distribution] | None = None,
+    **more: Any,
+) -> Method:
+    """The entry of a method that is run on the frame; ``more`` are fields of :class:`Method`.
 
-    Raises:
-        ValueError: it is missing, or of another shape or type.
+    A sweep searches beside the clients' epochs and rate ``local``.
     """
-    tensor = update.tensors.get(name, torch.empty(0, dtype=torch.int64))
-    if tensor.shape != shape or tensor.dtype != torch.float32:
-        raise ValueError(
-            f"client {update.client.id} sent {name} as {tensor.dtype} {tuple(tensor.shape)}, "
-            f"expected torch.float32 {shape}"
-        )
-    return tensor
+
+    @wraps(run)
+    def whole(
+        clients: Clients, server: Server, config: Any, *, rounds: Rounds, **inputs: Tensor
+    ) -> Outcome:
+        frame = Personal(clients, server, config, rounds)
+        run(frame, config, **inputs)
+        return frame.outcome()
+
+    own = {"assign": assign_all, "scores_clients": lambda settings: True, **more}
+    spaces = Spaces(local={**LOCAL, **(local or {})})
+    return Method(name=name, config=config, run=whole, one_shot=False, spaces=spaces, **own)
 
 
 def checked_labels(update: Update, num_classes: int) -> Tensor:
@@ -137,10 +149,7 @@ def checked_labels(update: Update, num_classes: int) -> Tensor:
     Raises:
         ValueError: they are missing, of another number or type, or name no class.
     """
-    labels = update.tensors.get("labels", torch.empty(0))
-    expected = (update.client.num_samples,)
-    if labels.shape != expected or labels.dtype != torch.int64:
-        raise ValueError(f"client {update.client.id} did not send a label for each of its samples")
+    labels = sent(update, "labels", (update.client.num_samples,), torch.int64)
     if int(labels.min()) < 0 or int(labels.max()) >= num_classes:
         raise ValueError(f"client {update.client.id} sent labels outside 0 to {num_classes - 1}")
     return labels

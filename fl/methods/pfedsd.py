@@ -6,24 +6,18 @@ first round is FedAvg's. Each client is scored by its own last model.
 """
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import NotNegative, Positive
-from fl.clients import Clients
 from fl.federation import Batch, TaskInput
-from fl.fusion.server import Server
-from fl.methods.averaging import Averaging
-from fl.methods.personal import Participations, PersonalConfig, personal_method
-from fl.rounds import Rounds
-from fl.server import Outcome
+from fl.methods.personal import Personal, PersonalConfig, personal_method
 from fl.spaces import LogUniform
 from fl.training.classifier import classifier_recipe, received_classifier
 from fl.training.losses import divergences, logits_of
-from fl.training.personal import PersonalTraining, last_model, own_model
+from fl.training.personal import PersonalTraining, last_model
 from fl.training.recipe import Recipe
 
 
@@ -69,14 +63,10 @@ class PFedSDConfig(PersonalConfig):
     classifier: LocalPFedSD = LocalPFedSD()
 
 
-def run(clients: Clients, server: Server, config: PFedSDConfig, *, rounds: Rounds) -> Outcome:
+def run(frame: Personal, config: PFedSDConfig) -> None:
     """w = 1/K sum_k w_k, round by round, over clients that remember their last model."""
-    frame, taken = Averaging(clients, server, config, rounds), Participations(clients)
-    scored = partial(clients.score, own_model)
-    for _ in frame.play(taken.memory, evaluate=scored, remember=True):
-        taken.count(frame.chosen)
-    (model,) = frame.model.values()
-    return rounds.outcome(model, figures=taken.fedavg_bytes())
+    for _ in frame.average(remember=True):
+        pass
 
 
 METHOD = personal_method(

@@ -191,11 +191,10 @@ def average_each(
     left: list[Update] = []
     for group in by_prototype(updates):
         average = model[group[0].client.training]
-        if fuse is not None:
+        if fuse is None:
+            left += combine_classifiers(average, group, clients, server, rule, weight)
+        else:
             left += combine(average, group, clients, server, partial(fuse, average))
-            continue
-        weights = {update.client.id: weight(update) for update in group}
-        left += combine_classifiers(average, group, clients, server, rule, weights)
     return sorted(left, key=lambda update: update.client.id)
 
 

@@ -150,16 +150,15 @@ def combine_classifiers(
     clients: Clients,
     server: Server,
     config: AggregationConfig = MEAN,
-    weights: Mapping[int, float] | None = None,
+    weight: Callable[[Update], float] = lambda update: 1,
 ) -> list[Update]:
     """:func:`aggregate_classifiers`, whose model is tried: see :func:`combine`.
 
-    ``weights``: of the clients by id, where the rule can weight them; else all count alike.
+    ``weight``: of a client, where the rule can weight them.
     """
 
     def load(left: Sequence[Update]) -> None:
-        own = [weights[update.client.id] for update in left] if weights else repeat(1)
-        aggregate_classifiers(model, left, config, own)
+        aggregate_classifiers(model, left, config, map(weight, left))
 
     return combine(model, updates, clients, server, load)
 
@@ -205,13 +204,9 @@ def decoders_of(
     return Lazy(own, lambda client: change(load_decoder(own[client], server)))
 
 
-def load_label_counts(update: Update, server: Server) -> np.ndarray:
-    """The client's samples per class, (classes,) int64.
-
-    Raises:
-        ValueError: another shape or type, or counts that are not of its samples.
-    """
-    return check_label_counts(update, server.run_spec).numpy()
+def label_counts_of(updates: Iterable[Update]) -> np.ndarray:
+    """The clients' samples per class, (updates, classes) int64."""
+    return np.stack([update.tensors["label_counts"].numpy() for update in updates])
 
 
 def send_label_counts(inputs: TaskInput) -> TaskOutput:
@@ -219,12 +214,9 @@ def send_label_counts(inputs: TaskInput) -> TaskOutput:
     return TaskOutput(tensors={"label_counts": inputs.shard.label_counts})
 
 
-def ask_label_counts(
-    clients: Clients, server: Server, only: Iterable[int] | None = None
-) -> dict[int, np.ndarray]:
-    """The samples per class, (classes,) int64, of all clients or some, by id."""
-    updates = clients.map(send_label_counts, only=only, check=check_label_counts)
-    return {update.client.id: load_label_counts(update, server) for update in updates}
+def ask_label_counts(clients: Clients, only: Iterable[int] | None = None) -> list[Update]:
+    """The ``label_counts`` of all clients or some."""
+    return clients.map(send_label_counts, only=only, check=check_label_counts)
 
 
 def _sender(update: Update) -> str:

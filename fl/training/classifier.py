@@ -103,6 +103,14 @@ class ClassifierConfig(RecipeTraining, Settings):
                 "validation do not go with it"
             )
 
+    def refuse_uncounted(self, who: str) -> None:
+        """The same for ``who`` counts a client's steps of SGD."""
+        self.refuse_pace(who)
+        if self.optimizer != "sgd" or self.patience is not None:
+            raise UserError(
+                f"{who} counts the steps of sgd: optimizer must be it, without patience"
+            )
+
     def make_optimizer(self) -> SGD | Adam:
         """The optimiser that these settings name, at the rate of the first round."""
         if self.optimizer == "sgd":

@@ -1,7 +1,5 @@
-"""A classifier's features: what enters its head, the linear layer that makes logits of them; and
-features that a generator makes."""
+"""A classifier's features: what enters its head, the linear layer that makes logits of them."""
 
-from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 
 import torch
@@ -9,11 +7,8 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.federation import RunSpec
-from fl.models.generators import FeatureGenerator, asked
 from fl.models.registry import MODELS, build_classifier
 from fl.models.shapes import Built, ModelInfo
-from fl.seeding import seeded
-from fl.training.recipe import Epoch
 from fl.training.stacked import PerClient
 
 
@@ -107,38 +102,3 @@ def _decides(model: nn.Module, name: str, images: Tensor) -> bool:
     hook.remove()
     is_head = outputs[0].shape == logits.shape
     return is_head and torch.allclose(found, logits.flip(0), rtol=1e-4, atol=1e-5)
-
-
-def starting_generator(classifier: nn.Module, run_spec: RunSpec) -> FeatureGenerator:
-    """A generator of the classifier's features, drawn from the run's seed."""
-    layer = head_of(classifier)
-    assert isinstance(layer, nn.Linear)
-    with seeded(run_spec.seed, "start/feature generator"):
-        return FeatureGenerator(layer.in_features, run_spec.num_classes)
-
-
-def with_features(
-    epochs: Iterable[Epoch],
-    generator: FeatureGenerator,
-    classes: Tensor,
-    weights: Iterable[float],
-    stream: torch.Generator,
-) -> Iterator[Epoch]:
-    """The epochs, with generated features beside the B samples of each batch.
-
-    ``generated`` (B, d) are of ``drawn`` (B,) of the ``classes``; ``of_label`` (B, d) are of the
-    samples' own; ``weight`` (B,) is the epoch's.
-    """
-
-    @torch.no_grad()
-    def added(epoch: Epoch, weight: float) -> Epoch:
-        for batch in epoch:
-            labels = batch["labels"]
-            drawn = classes[torch.randint(len(classes), (len(labels),), generator=stream)]
-            given = [asked(y, generator.num_classes, stream) for y in (drawn, labels.cpu())]
-            generated, of_label = generator(torch.cat(given).to(labels.device)).chunk(2)
-            batch |= {"generated": generated, "of_label": of_label}
-            own_weight = torch.full((len(labels),), weight, device=labels.device)
-            yield batch | {"drawn": drawn.to(labels.device), "weight": own_weight}
-
-    yield from map(added, epochs, weights)

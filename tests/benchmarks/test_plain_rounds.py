@@ -7,8 +7,9 @@ from torch import nn
 
 from fl.fusion.feature_generation import GeneratorFitConfig
 from fl.methods.fedavg import FedAvgConfig
-from fl.methods.fedgen import FedGenConfig, LocalFedGen
+from fl.methods.fedgen import FedGenConfig
 from fl.training.classifier import ClassifierConfig
+from fl.training.generated import LocalFedGen
 from tests.benchmarks.plain_loops import (
     SOME,
     assert_close,

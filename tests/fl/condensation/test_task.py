@@ -1,7 +1,7 @@
 """Condensation: its record, its images, its networks, its losses, and what it uploads."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +11,6 @@ from fl.condensation.task import (
     NOISE_MEAN,
     NOISE_STD,
     ByClass,
-    CondensationConfig,
     LocalCondensation,
     Networks,
     class_means,
@@ -88,19 +87,8 @@ def test_one_sample_more_images_than_samples_and_no_class_at_all() -> None:
 
 
 def test_impossible_condensation_is_refused() -> None:
-    with pytest.raises(UserError, match=r"unknown augment 'blur'; valid: brightness"):
-        CondensationConfig(augment=("blur",))
-    with pytest.raises(UserError, match=r"images_per_class must be at least 1"):
-        CondensationConfig(images_per_class=0)
     with pytest.raises(UserError, match="convnet does not take images"):
         CONFIG.check(replace(PROBLEM, inputs=Inputs((1, 4, 4))))
-
-
-def test_a_clients_record_has_all_that_is_shared_and_the_methods_own() -> None:
-    shared = CondensationConfig(width=0.5, steps=7, augment=("flip", "cutout"), pixels="uint8")
-    local = LocalCondensation.of(shared, rho=3.0, clip=None)
-    assert all(getattr(local, f.name) == getattr(shared, f.name) for f in fields(shared))
-    assert (local.rho, local.clip, local.gamma) == (3.0, None, 1.0)
 
 
 def test_a_client_with_all_classes_sends_as_many_bytes_of_images_as_its_record_says() -> None:

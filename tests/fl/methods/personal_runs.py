@@ -99,6 +99,12 @@ def plain(memory: dict[str, Tensor]) -> dict[str, Tensor]:
     return {n.removeprefix("classifier."): t for n, t in memory.items()}
 
 
+def remembered(clients: Clients, models: Sequence[nn.Module], atol: float = 2e-5) -> bool:
+    """Whether each client remembers its model, but for rounding."""
+    pairs = zip(memories(clients), models, strict=True)
+    return all(close(plain(memory), model.state_dict(), atol) for memory, model in pairs)
+
+
 def ledgers(clients: Clients) -> tuple[dict[int, int], dict[int, int]]:
     """Bytes up and down."""
     return clients.bytes_up, clients.bytes_down

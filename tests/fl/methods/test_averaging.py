@@ -22,9 +22,13 @@ def test_what_is_uploaded_beside_the_weights_is_checked(
     config = settings(method, local)
     clients, server = federation(method, config)
     frame = Averaging(clients, server, config, Rounds(1))
-    check, run_spec, member = frame.also(prefix), clients.run_spec, clients.members[CLIENTS - 1]
+    check, run_spec, member = (
+        frame.checked_also(prefix),
+        clients.run_spec,
+        clients.members[CLIENTS - 1],
+    )
     (model,) = frame.model.values()
-    weights: dict[str, Tensor] = frame.weights()[member.training]
+    weights: dict[str, Tensor] = frame.sent()[member.training]
     beside = {f"{prefix}.{name}": p.detach().clone() for name, p in parameters_sent(model).items()}
     told = Update(client=member, tensors={**weights, **beside}, stats={}, seconds=1.0, reused=False)
     check(told, run_spec)

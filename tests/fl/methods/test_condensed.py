@@ -12,20 +12,27 @@ from torch import Tensor, nn, optim
 
 from fl.clients import Clients
 from fl.condensation.task import CondensationConfig, LocalCondensation, condense, send_mean_logits
-from fl.condensation.uploads import check_knowledge
 from fl.errors import ClientFailed, UserError
 from fl.exchange import prefixed
-from fl.federation import TaskInput, TaskOutput
+from fl.federation import TaskInput, TaskOutput, Update
 from fl.fusion.fit import FitConfig
 from fl.inputs import Inputs
 from fl.methods import fedaf
-from fl.methods.fedaf import FedAFConfig, FedDMConfig, KnowledgeLoss
+from fl.methods.fedaf import (
+    FedAFConfig,
+    FedDMConfig,
+    KnowledgeLoss,
+    check_knowledge,
+    condensed_data,
+    mean_over_holders,
+)
 from fl.models.state import state_sent
 from fl.rounds import Rounds
 from fl.seeding import seed_for
 from fl.server import Outcome
 from fl.training.classifier import starting_classifier
 from tests.fl.methods.tiny import WatchedServer, tiny_data, tiny_federation, tiny_partition
+from tests.fl.toy import PROBLEM, client
 
 SMALL = CondensationConfig(width=0.03, images_per_class=2, steps=2, batch_size=4, pixels="uint8")
 FIT = FitConfig(epochs=3, lr=0.05, optimizer="sgd", batch_size=16, test_every=3)
@@ -158,20 +165,6 @@ def test_each_term_can_be_left_out() -> None:
         assert not any(torch.equal(one, other) for other in found[:k])
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"gamma": 1.1}, r"gamma must be in \[0, 1\]"),
-        ({"collaboration": -1.0}, "collaboration must be at least 0"),
-        ({"knowledge": math.nan}, "knowledge must be at least 0"),
-        ({"temperature": 0.0}, "temperature must be a positive number"),
-    ],
-)
-def test_impossible_settings_are_refused(settings: dict[str, float], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        FedAFConfig(**settings)  # type: ignore[arg-type]
-
-
 DM = FedDMConfig(condensation=SMALL, fusion=FIT)
 
 
@@ -221,11 +214,11 @@ def test_a_round_trains_the_global_model_on_what_all_clients_condensed() -> None
 def test_the_model_goes_down_and_nothing_but_images_and_their_classes_up() -> None:
     outcome, clients, _ = play(DM)
     model = sum(t.nbytes for t in state_sent(outcome.model).values())
-    for client, update in zip(clients.members, federation(DM)[0].train(), strict=True):
+    for member, update in zip(clients.members, federation(DM)[0].train(), strict=True):
         classes = len(update.tensors["classes"])
         assert 0 < classes < 10
-        assert clients.bytes_up[client.id] == classes * 2 * 28 * 28 + 8 * classes
-        assert clients.bytes_down[client.id] == model
+        assert clients.bytes_up[member.id] == classes * 2 * 28 * 28 + 8 * classes
+        assert clients.bytes_down[member.id] == model
 
 
 def test_radius_and_clip_change_what_is_learned() -> None:
@@ -234,3 +227,73 @@ def test_radius_and_clip_change_what_is_learned() -> None:
     found = [whole, *(weights(play(config)[0]) for config in others)]
     for k, one in enumerate(found):
         assert not any(torch.equal(one, other) for other in found[:k])
+
+
+PAIRS = LocalCondensation(images_per_class=2)
+
+
+def told(id: int = 0, **tensors: Tensor) -> Update:
+    return Update(client=client(id, PAIRS), tensors=tensors, stats={}, seconds=0, reused=False)
+
+
+def pairs(*classes: int) -> dict[str, Tensor]:
+    return {"images": torch.rand(2 * len(classes), 1, 28, 28), "classes": torch.tensor(classes)}
+
+
+def test_images_get_their_labels_and_bytes_become_pixels() -> None:
+    one, other = pairs(0, 2), pairs(2)
+    data = condensed_data([told(0, **one), told(1, **other)], PAIRS)
+    assert data["labels"].tolist() == [0, 0, 2, 2, 2, 2]
+    assert torch.equal(data["images"], torch.cat([one["images"], other["images"]]))
+    as_bytes = LocalCondensation(images_per_class=2, pixels="uint8")
+    sent = {**other, "images": (other["images"] * 255).to(torch.uint8)}
+    data = condensed_data([told(0, **sent)], as_bytes)
+    torch.testing.assert_close(data["images"] * 255, sent["images"].float())
+
+
+def test_nothing_from_anybody_is_one_clear_error() -> None:
+    nothing = {"images": torch.empty(0, 1, 28, 28), "classes": torch.empty(0, dtype=torch.int64)}
+    with pytest.raises(ValueError, match="no client condensed any class"):
+        condensed_data([told(0, **nothing)], PAIRS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"classes": torch.tensor([2, 0])}, r"client 4 sent impossible classes \[2, 0\]"),
+        ({"classes": torch.tensor([0, 0])}, "impossible classes"),
+        ({"classes": torch.tensor([0, 3])}, "impossible classes"),
+        ({"classes": torch.tensor([-1, 0])}, "impossible classes"),
+        ({"classes": torch.tensor([0.0, 2.0])}, "impossible classes"),
+        ({"images": torch.rand(3, 1, 28, 28)}, r"images as torch.float32 \(3, 1, 28, 28\)"),
+        ({"images": torch.zeros(4, 1, 28, 28, dtype=torch.uint8)}, "images as torch.uint8"),
+        ({"images": torch.full((4, 1, 28, 28), math.inf)}, "pixels above"),
+    ],
+)
+def test_impossible_images_are_refused(changes: dict[str, Tensor], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PAIRS.check_upload(told(4, **{**pairs(0, 2), **changes}), PROBLEM)
+
+
+def test_a_missing_tensor_is_named() -> None:
+    with pytest.raises(ValueError, match="client 4 sent no images"):
+        PAIRS.check_upload(told(4, classes=torch.tensor([0])), PROBLEM)
+
+
+def test_rows_are_averaged_over_those_who_have_the_class() -> None:
+    one, other = torch.arange(9.0).view(3, 3), 10 * torch.ones(3, 3)
+    one[1], other[1], other[2] = 0, 0, 0
+    updates = [told(k, v=own, soft_labels=own) for k, own in enumerate((one, other))]
+    mean = mean_over_holders(updates, "v", PROBLEM)
+    assert mean[0].tolist() == [5.0, 5.5, 6.0]  # both
+    assert mean[1].isnan().all()  # nobody
+    assert mean[2].tolist() == [6.0, 7.0, 8.0]  # one client only
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [torch.zeros(3, 2), torch.zeros(3, 3).double(), torch.ones(3, 3)],
+)
+def test_impossible_rows_are_refused(sent: Tensor) -> None:
+    with pytest.raises(ValueError, match="client 4 sent v "):
+        mean_over_holders([told(4, v=sent, soft_labels=torch.zeros(3, 3))], "v", PROBLEM)

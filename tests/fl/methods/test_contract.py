@@ -4,15 +4,16 @@ A method's own file has its naive twin, its equations and its paper's byte count
 is tested here is tested there again. That it learns is in test_golden.py.
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import torch
 from torch import Tensor
 
+from fl.bounds import Settings, bounds_in
 from fl.clients import Clients
 from fl.condensation.kip import KipTraining
 from fl.errors import ClientFailed
@@ -95,6 +96,27 @@ def ends(run: Run) -> list[ClientEnd]:
 def fits(run: Run) -> list[tuple[str, int, int]]:
     """The epochs that the server trained."""
     return [(e.stage, e.round, e.epoch) for e in run.heard if isinstance(e, Epoch)]
+
+
+UNBOUNDED = {"layers", "betas"}
+"""Settings that a record checks itself."""
+
+
+def unbounded(settings: Settings) -> set[str]:
+    """Names of settings, in the records within too, that may be anything of their type."""
+    kinds, found = get_type_hints(type(settings), include_extras=True), set()
+    for own in fields(settings):
+        value = getattr(settings, own.name)
+        if isinstance(value, Settings):
+            found |= unbounded(value)
+        elif kinds[own.name] is not bool and not bounds_in(kinds[own.name]):
+            found.add(own.name)
+    return found
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_setting_has_bounds(method: str) -> None:
+    assert unbounded(METHODS[method].config()) <= UNBOUNDED
 
 
 @pytest.fixture(scope="module", params=METHODS)

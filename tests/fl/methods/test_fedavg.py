@@ -3,13 +3,10 @@
 from copy import deepcopy
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.errors import UserError
 from fl.fusion.aggregation import average_states
-from fl.methods.fedavg import FedAvgConfig
 from fl.methods.prototypes import ParticipationConfig, participants
 from fl.methods.registry import get_method
 from tests.fl.methods.averaged import (
@@ -94,9 +91,3 @@ def test_one_round_is_unweighted_unless_it_is_told_otherwise() -> None:
     assert same_bits(one(), average_states(states))
     assert same_bits(one(weighting="samples"), average_states(states, sizes))
     assert not same_bits(one(), average_states(states, sizes))
-
-
-def test_impossible_participation_is_refused() -> None:
-    for share in (0.0, 1.5):
-        with pytest.raises(UserError, match=r"participation must be in \(0, 1\]"):
-            FedAvgConfig(participation=share)

@@ -20,10 +20,9 @@ from tests.fl.methods.personal_runs import (
     averaged,
     batches,
     close,
-    memories,
     model_of,
-    plain,
     play,
+    remembered,
     samples,
     settings,
     sizes,
@@ -118,8 +117,7 @@ def test_six_rounds_through_all_layers_are_those_of_a_plain_loop(distance: str) 
     outcome, clients = play("fedd2s", settings("fedd2s", dropping=FAST, distance=distance), 6)
     model, own = naive(6, distance)
     assert close(model, model_of(outcome), atol=1e-3)
-    for ours, theirs in zip(memories(clients), own, strict=True):
-        assert close(plain(ours), theirs.state_dict(), atol=1e-3)
+    assert remembered(clients, own, atol=1e-3)
     first = start(settings("fedd2s"))
     assert not close(model, first.state_dict(), atol=1e-2)
     frozen = Layers(first).state_names(1, 1)

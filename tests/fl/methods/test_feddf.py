@@ -17,7 +17,7 @@ from fl.models.ensemble import Ensemble
 from fl.rounds import Rounds
 from fl.seeding import in_round, seed_for
 from fl.training.classifier import ClassifierConfig
-from tests.fl.methods.averages import averages
+from tests.fl.methods.test_prototypes import averages
 from tests.fl.methods.tiny import WatchedServer, tiny_data, tiny_federation
 
 TWO = FedDFConfig(

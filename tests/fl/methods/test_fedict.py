@@ -17,8 +17,8 @@ from tests.fl.methods.personal_runs import (
     curve,
     memories,
     model_of,
-    plain,
     play,
+    remembered,
     same,
     samples,
     settings,
@@ -77,8 +77,7 @@ def test_three_rounds_are_those_of_a_plain_loop(alignment: str) -> None:
             for k, model in enumerate(own):
                 answers[k] = shared.classifier(model.features(samples(k)[0]).flatten(1))
     assert close(shared.state_dict(), model_of(outcome), atol=2e-4)
-    for ours, theirs in zip(memories(clients), own, strict=True):
-        assert close(plain(ours), theirs.state_dict(), atol=2e-4)
+    assert remembered(clients, own, atol=2e-4)
     features = shared.classifier[0].in_features
     for k, n in enumerate(sizes()):
         assert clients.bytes_up[k] == 3 * n * (4 * features + 4 * 10 + 8) + 8 * 10

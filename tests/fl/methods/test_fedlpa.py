@@ -15,7 +15,8 @@ from fl.data.shard import Shard
 from fl.events import ClientEnd, Event
 from fl.exchange import prefixed
 from fl.federation import RunSpec, TaskInput, Update
-from fl.methods import fedavg, fedlpa
+from fl.methods import fedlpa
+from fl.methods.fedavg import FedAvgConfig
 from fl.methods.fedlpa import (
     FedLPAConfig,
     check_factors,
@@ -28,6 +29,7 @@ from fl.methods.fedlpa import (
     upper,
     whole,
 )
+from fl.methods.registry import get_method
 from fl.models import build_classifier
 from fl.rounds import Rounds
 from fl.training.classifier import ClassifierConfig
@@ -207,9 +209,9 @@ def test_the_classifiers_are_fedavgs_and_the_factors_are_counted(tmp_path: Path)
     heard: list[Event] = []
     store = Store(tmp_path / "pool", tmp_path / "run", DATA.train)
     shared = {"num_clients": CLIENTS, "data": DATA, "store": store}
-    config = fedavg.FedAvgConfig(classifier=LOCAL, num_large=2, small_width=0.1)
+    config = FedAvgConfig(classifier=LOCAL, num_large=2, small_width=0.1)
     clients, server = tiny_federation(config, assign=fedlpa.assign, **shared)
-    fedavg.run(clients, server, config, rounds=Rounds(1))
+    get_method("fedavg").run(clients, server, config, rounds=Rounds(1))
     outcome, clients, _ = run(store=store, listener=heard.append)
     assert [e.reused for e in heard if isinstance(e, ClientEnd)] == [True] * 4 + [False] * 4
     for k, member in zip((0, 2), outcome.model.members, strict=True):

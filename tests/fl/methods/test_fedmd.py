@@ -18,9 +18,8 @@ from tests.fl.methods.personal_runs import (
     CLIENTS,
     LOCAL,
     SPEC,
-    close,
-    memories,
     play,
+    remembered,
     settings,
     start,
     store,
@@ -60,9 +59,7 @@ def test_three_rounds_are_those_of_a_plain_loop(tmp_path: Path) -> None:
         for k, model in enumerate(own):
             learn(model, k, number, consensus)
             train(model, k, number)
-    for ours, theirs in zip(memories(clients), own, strict=True):
-        plain = {n.removeprefix("classifier."): t for n, t in ours.items()}
-        assert close(plain, theirs.state_dict(), atol=1e-4)
+    assert remembered(clients, own, atol=1e-4)
     assert outcome.model is None
     each = 3 * len(PUBLIC) * 10 * 4
     assert clients.bytes_up == clients.bytes_down == dict.fromkeys(range(CLIENTS), each)

@@ -80,5 +80,5 @@ def test_a_rate_of_a_clients_own_counts_as_so_many_steps() -> None:
     "local", [{"optimizer": "adam"}, {"patience": 2}, {"momentum": 0.9, "proximal": 0.1}]
 )
 def test_training_whose_steps_cannot_be_counted_is_refused(local: dict[str, object]) -> None:
-    with pytest.raises(UserError, match="classifier of fednova"):
+    with pytest.raises(UserError, match="fednova"):
         settings("fednova", WITHOUT_NORM, **local)

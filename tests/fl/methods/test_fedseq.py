@@ -77,7 +77,7 @@ def test_a_lost_head_stops_the_run_with_its_name_also_where_failures_are_dropped
     clients, server = federation("fedseq", settings("fedseq", clusters=2))
     head = orders(2, 1)[0][0]
     losing(clients, fedseq.hand_up, head)
-    with pytest.raises(ClientFailed, match=f"client {head} .*its node is gone; it held"):
+    with pytest.raises(ClientFailed, match=f"client {head} .*its node is gone; it is its cluster"):
         fedseq.run(clients, server, settings("fedseq", clusters=2), rounds=Rounds(1))
 
 

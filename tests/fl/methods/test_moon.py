@@ -3,11 +3,9 @@
 from copy import deepcopy
 from pathlib import Path
 
-import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.errors import UserError
 from fl.events import Event
 from tests.fl.methods.averaged import (
     CLIENTS,
@@ -72,9 +70,3 @@ def test_its_first_round_is_found_where_fedavg_left_it(tmp_path: Path) -> None:
     heard: list[Event] = []
     play("moon", settings("moon"), store=store(tmp_path, "moon"), listener=heard.append)
     assert reused(heard) == [True] * CLIENTS + [False] * CLIENTS
-
-
-@pytest.mark.parametrize("bad", [{"mu": -1.0}, {"temperature": 0.0}])
-def test_bad_settings_are_refused_by_name(bad: dict[str, float]) -> None:
-    with pytest.raises(UserError, match=next(iter(bad))):
-        settings("moon", WITHOUT_NORM, **bad)

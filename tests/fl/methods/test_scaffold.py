@@ -91,5 +91,5 @@ def test_its_clients_train_in_cohorts() -> None:
 
 @pytest.mark.parametrize("local", [{"optimizer": "adam"}, {"momentum": 0.9}, {"proximal": 0.1}])
 def test_other_than_plain_steps_are_refused(local: dict[str, object]) -> None:
-    with pytest.raises(UserError, match=r"momentum|optimizer must be sgd"):
+    with pytest.raises(UserError, match=next(iter(local))):
         settings("scaffold", LOCAL, **local)

@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.federation import RunSpec
-from fl.methods.fedgen import FedGenConfig
-from fl.methods.moon import MoonConfig
+from fl.methods.moon import LocalMoon
 from fl.models import build_classifier
 from fl.models.registry import register_model
+from fl.training.class_features import LocalFedProto
+from fl.training.classifier import ClassifierConfig
 from fl.training.features import features_and_logits, head_of
+from fl.training.generated import LocalFedGen
 from fl.training.stacked import Turns, cohort_model
 from tests.registries import registries_restored
 
@@ -87,11 +89,10 @@ def test_the_head_is_the_layer_that_runs_last_and_decides(
     torch.testing.assert_close(head_of(model)(features).log_softmax(1), logits)
 
 
-@pytest.mark.parametrize("config", [MoonConfig(), FedGenConfig()], ids=["moon", "fedgen"])
+@pytest.mark.parametrize("training", [LocalMoon(), LocalFedGen(), LocalFedProto()])
 def test_methods_of_features_refuse_a_model_without_a_head(
-    own: Callable[[type[nn.Module]], nn.Module], config: MoonConfig | FedGenConfig
+    own: Callable[[type[nn.Module]], nn.Module], training: ClassifierConfig
 ) -> None:
     own(Functional)
-    training = replace(config.classifier, model="mine")
     with pytest.raises(UserError, match=r"needs features, but mine has no nn.Linear whose outputs"):
-        training.check(RunSpec.of_images((1, 8, 8), num_classes=3, seed=0))
+        replace(training, model="mine").check(RunSpec.of_images((1, 8, 8), num_classes=3, seed=0))

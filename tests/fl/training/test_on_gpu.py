@@ -12,7 +12,7 @@ from fl.methods.registry import METHODS
 from fl.models.state import parameters_sent
 from fl.training import stacked
 from fl.training.classifier import ClassifierConfig, starting_classifier
-from fl.training.features import starting_generator
+from fl.training.generated import starting_generator
 from fl.training.generator import GeneratorConfig
 from fl.training.task import RecipeTraining, train_many
 from tests.fl.devices import Where, assert_same, on_both
