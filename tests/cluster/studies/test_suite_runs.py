@@ -135,8 +135,8 @@ def test_what_can_be_run_is_not_refused() -> None:
     ("given", "why"),
     [
         (["--method=feddf", "--auxiliary.dataset=digits"], "auxiliary.dataset must be another"),
-        (["--dataset=mnist"], ".*mnist: missing"),
-        (["--method=feddf"], ".*mnist: missing"),
+        (["--dataset=mnist"], ".*mnist: files in .*missing"),
+        (["--method=feddf"], ".*mnist: files in .*missing"),
     ],
 )
 def test_what_cannot_be_run_is_named_with_its_cell(
