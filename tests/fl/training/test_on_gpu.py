@@ -52,8 +52,11 @@ def inputs(training: Training, where: Where) -> list[TaskInput]:
     if isinstance(training, ClassifierConfig):
         model = starting_classifier(training, PROBLEM)
         sent |= prefixed("generator", starting_generator(model, PROBLEM))
-        drifts = {f"drift.{n}": torch.zeros_like(p) for n, p in parameters_sent(model).items()}
-        remembered = prefixed("classifier", model) | drifts
+        zeros = {n: torch.zeros_like(p) for n, p in parameters_sent(model).items()}
+        controls = {f"control.{n}": zero for n, zero in zeros.items()}
+        sent |= controls
+        drifts = {f"drift.{n}": zero for n, zero in zeros.items()}
+        remembered = prefixed("classifier", model) | drifts | controls
     given = [task_input(training, data, id=k) for k, data in enumerate(SHARDS)]
     return [
         replace(g, device=where.device, payload=sent, remembered=remembered, round=2) for g in given
