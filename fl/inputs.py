@@ -93,17 +93,11 @@ class Inputs:
 
     def zeros(self, count: int) -> Tensor:
         """So many samples of zeros, as a model takes them; zero is a token of every vocabulary."""
-        return self._full(count, lambda part: 0)
+        return _full(self, count, lambda part: 0)
 
     def highest(self, count: int) -> Tensor:
         """So many samples of the largest value."""
-        return self._full(count, lambda part: part.high)
-
-    def _full(self, count: int, value: Callable[["Inputs"], float]) -> Tensor:
-        if self.parts:
-            return joined([part._full(count, value) for part in self.parts])
-        dtype = torch.int64 if self.kind == "integers" else torch.float32
-        return torch.full((count, *self.shape), value(self), dtype=dtype)
+        return _full(self, count, lambda part: part.high)
 
     def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """So many samples at random, uniform between the smallest and the largest value."""
@@ -207,3 +201,11 @@ def is_whole(array: np.ndarray) -> bool:
     integers, are none."""
     fits = array.dtype != np.uint64 or not array.size or array.max() < 2**63
     return array.dtype.kind in "iu" and bool(fits)
+
+
+def _full(inputs: Inputs, count: int, value: Callable[[Inputs], float]) -> Tensor:
+    """So many samples, of each part the value that it is given."""
+    if inputs.parts:
+        return joined([_full(part, count, value) for part in inputs.parts])
+    dtype = torch.int64 if inputs.kind == "integers" else torch.float32
+    return torch.full((count, *inputs.shape), value(inputs), dtype=dtype)

@@ -36,6 +36,7 @@ from fl.training.masks import Masks, key_of_all, sample_dropout, sample_keys
 from fl.training.optimizers import SGD, Adam
 from fl.training.recipe import Step, minimise
 from fl.training.reduced import Reduced
+from kernels.backends import fuses
 
 Inference = Literal["fp32", "bf16"]
 """Arithmetic of passes without training."""
@@ -159,7 +160,8 @@ class Fit:
         self._reduced = Reduced(model, config.make_optimizer(), when=config.clip is None)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = config.make_optimizer().for_cohort([self._parameters])
-        self._masks, self._one = Masks(), torch.ones((), device=self._device)
+        self._masks = Masks()
+        self._one = torch.ones((), device=self._device) if fuses(self._device) else None
         self._rate = None
         if captured.can_capture(self._device) and config.schedule != "constant":
             self._rate = self._optimizer.lr = torch.zeros((), device=self._device)

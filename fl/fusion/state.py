@@ -15,18 +15,26 @@ class State:
     Pickled it waits for them, and is these values.
     """
 
-    def __init__(self, values: JsonObject) -> None:
-        self._values = values
-        self._arrived: torch.cuda.Event | None = None
-        self._sent: JsonObject = {}
-        """What is being copied from a GPU: its memory must not be used again before it arrived."""
+    def __init__(
+        self,
+        values: JsonObject,
+        arrived: torch.cuda.Event | None = None,
+        sent: JsonObject | None = None,
+    ) -> None:
+        """
+        Args:
+            values: on the host, or on their way there.
+            arrived: when they are there.
+            sent: what is copied from a GPU: its memory must not be used again before it arrived.
+        """
+        self._values, self._arrived, self._sent = values, arrived, sent
 
     @property
     def values(self) -> JsonObject:
         """The values; waits until they are here."""
         if self._arrived is not None:
             self._arrived.synchronize()
-            self._arrived, self._sent = None, {}
+            self._arrived, self._sent = None, None
         return self._values
 
     def on(self, device: torch.device) -> JsonObject:
@@ -46,9 +54,8 @@ def put_aside(values: JsonObject, device: torch.device) -> State:
     aside = torch.cuda.Stream(device)
     aside.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(aside):
-        state = State(_each(copies, _to_pinned))
-        state._arrived, state._sent = aside.record_event(), copies
-    return state
+        values = _each(copies, _to_pinned)
+        return State(values, aside.record_event(), copies)
 
 
 def _to_pinned(tensor: Tensor) -> Tensor:

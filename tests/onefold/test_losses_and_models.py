@@ -383,7 +383,7 @@ def test_settings_of_a_client_that_cannot_be_are_refused(entry: str, message: st
 def test_what_a_method_refuses_of_all_clients_is_refused_of_one() -> None:
     fednova = partial(run, method="fednova", num_large=1, dry_run=True)
     for entry in ("0.optimizer=adam", "2.optimizer=adam"):  # of classifier, and of small_model
-        with pytest.raises(onefold.UserError, match=f"per_client {entry}: classifier of"):
+        with pytest.raises(onefold.UserError, match=f"per_client {entry}: fednova counts"):
             fednova(per_client=[entry])
     fednova(per_client=["0.proximal=1e-2", "0.momentum=0"])  # by what it has in the end
     weighted = nn.CrossEntropyLoss(weight=torch.tensor([0.1, 5.0, 5.0]))

@@ -39,7 +39,7 @@ def test_a_server_has_the_ranks_that_are_asked_for_else_its_methods(
 
 
 def test_missing_auxiliary_data_are_found_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="auxiliary data: mnist: files in .*missing"):
+    with pytest.raises(UserError, match=r"auxiliary data: mnist: files in .*missing"):
         prepare(parse(["--method=feddf", *SMALL, f"--data-root={tmp_path}"]))
 
 
@@ -111,7 +111,7 @@ def test_a_run_is_admitted_before_its_data_are_there_and_prepared_as_admitted(
 ) -> None:
     missing = parse([*THREE, "--dataset=mnist", f"--data-root={tmp_path}"])
     assert admit(missing).run_spec.image_shape == (1, 28, 28)
-    with pytest.raises(UserError, match="mnist: files in .*missing"):
+    with pytest.raises(UserError, match=r"mnist: files in .*missing"):
         prepare(missing)
     here = parse([*THREE, "--data.max-train=200"])
     admitted, prepared = admit(here), prepare(here)
