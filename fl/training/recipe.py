@@ -38,8 +38,8 @@ class Step(NamedTuple):
     more: Iterable[Tensor] = ()
     """Further losses of the step, each computed when the one before has its gradients."""
     one: Tensor | None = None
-    """The number 1 on a GPU, where autograd would make another. Given one, torch imports sympy, which
-    takes longer than that saves on a CPU."""
+    """The number 1 on a GPU, where autograd would make another. Given one, torch imports sympy,
+    which takes longer than that saves on a CPU."""
 
 
 def minimise(
