@@ -23,9 +23,13 @@ SMALLEST_SCALE = 1e-6
 
 
 def label_trust(held: np.ndarray, drawn: np.ndarray, half: float) -> Tensor:
-    """r (classes,), Eq. 1: how far decoders' labels are believed, M / (M + min(N, ``half``)), where
-    classifier clients' counts (clients, classes) sum to N and the decoders' clients' to M."""
-    against, known = np.minimum(held.sum(0), half), drawn.sum(0)
+    """r (classes,), Eq. 1: how far decoders' labels are believed.
+
+    It is M / (M + min(N, max(M, ``half``))), where classifier clients' counts (clients, classes)
+    sum to N and the decoders' clients' to M.
+    """
+    known = drawn.sum(0)
+    against = np.minimum(held.sum(0), np.maximum(known, half))
     return torch.from_numpy(known / np.maximum(against + known, SMALLEST)).float()
 
 

@@ -64,8 +64,8 @@ class FedMHOOpenConfig(FedMHOConfig):
     samples add."""
 
     half_trust: Positive = 30
-    """H: samples of a class at generator clients at which their decoders' labels count half, where
-    classifier clients have as many or more. Above all counts: by their share of the class."""
+    """H: samples of a class at generator clients from which on their decoders' labels count half or
+    more. Above the classifier clients' counts: by their share of the class."""
     open_samples: Annotated[int, Within(0, MOST)] = 6000
     """Open-set samples drawn, by all decoders alike; 0: none."""
     open_share: Annotated[float, Within(0, 1, "(]")] = 0.4

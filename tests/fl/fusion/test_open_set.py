@@ -28,9 +28,15 @@ def test_labels_are_trusted_by_what_generator_clients_hold() -> None:
 
 
 def test_that_others_hold_many_more_of_a_class_does_not_make_its_labels_doubtful() -> None:
-    for held in (30, 300, 3000):
+    """From 30 samples on they count half, and below by their share of 30."""
+    for held in (90, 300, 3000):
         trust = label_trust(np.array([[held, held]]), np.array([[90, 1]]), 30)
-        assert trust.tolist() == pytest.approx([0.75, 1 / 31])
+        assert trust.tolist() == pytest.approx([0.5, 1 / 31])
+
+
+def test_where_decoders_clients_hold_more_votes_count_by_their_share_of_a_class() -> None:
+    trust = label_trust(np.array([[40, 300]]), np.array([[120, 300]]), 30)
+    assert trust.tolist() == pytest.approx([0.75, 0.5])
 
 
 def test_open_samples_go_to_classes_that_decoders_lack() -> None:

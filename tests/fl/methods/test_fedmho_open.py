@@ -76,7 +76,7 @@ def twins_votes(images: Tensor, server: WatchedServer) -> Tensor:
             p = model(image[None])[0].softmax(0)
             for c in range(CLASSES):
                 strong, weak = sum(row[c] for row in held), sum(row[c] for row in drawn)
-                against = min(strong, OPEN.half_trust)
+                against = min(strong, max(weak, OPEN.half_trust))
                 believed = weak / (weak + against) if weak + against else 0.0
                 votes[i, c] += (1 - believed) * mine[c] / max(strong, 1) * p[c]
     return votes
