@@ -78,6 +78,8 @@ def check_samples(update: Update, run_spec: RunSpec) -> None:
     labels = sent(update, "labels", (size,), _label_type(run_spec))
     if int(labels.min()) < 0 or int(labels.max()) >= run_spec.num_classes:
         raise ValueError(f"client {update.client.id} sent labels of no class: {int(labels.max())}")
+    if not all(part.isfinite().all() for part in inputs.one_by_one(images)):  # sent as bytes
+        raise ValueError(f"client {update.client.id} sent samples with NaN or infinite values")
     if pixels and not as_levels and not 0 <= float(images.min()) <= float(images.max()) <= 1:
         raise ValueError(f"client {update.client.id} sent pixels outside 0 to 1")
 
