@@ -244,7 +244,8 @@ def rows_of_holder(update: Update, name: str, run_spec: RunSpec) -> Tensor:
     Raises:
         ValueError: an upload has another shape or type.
     """
-    own = sent(update, name, (run_spec.num_classes, run_spec.num_classes))
+    shape = (run_spec.num_classes, run_spec.num_classes)
+    own, _ = sent(update, name, shape), sent(update, "soft_labels", shape)
     answered = answered_classes(update)
     if own[~answered].any():
         raise ValueError(f"client {update.client.id} sent {name} of classes without soft labels")

@@ -297,3 +297,9 @@ def test_rows_are_averaged_over_those_who_have_the_class() -> None:
 def test_impossible_rows_are_refused(sent: Tensor) -> None:
     with pytest.raises(ValueError, match="client 4 sent v "):
         mean_over_holders([told(4, v=sent, soft_labels=torch.zeros(3, 3))], "v", PROBLEM)
+
+
+@pytest.mark.parametrize("soft", [torch.zeros(3), torch.zeros(2, 3), torch.zeros(())])
+def test_soft_labels_of_another_shape_are_refused_and_no_traceback(soft: Tensor) -> None:
+    with pytest.raises(ValueError, match="client 4 sent soft_labels as"):
+        check_knowledge(told(4, mean_logits=torch.zeros(3, 3), soft_labels=soft), PROBLEM)
