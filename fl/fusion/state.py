@@ -32,8 +32,9 @@ class State:
     @property
     def values(self) -> JsonObject:
         """The values; waits until they are here."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
+        arrived = self._arrived  # another thread, which writes them, may ask meanwhile
+        if arrived is not None:
+            arrived.synchronize()
             self._arrived, self._sent = None, None
         return self._values
 

@@ -195,3 +195,28 @@ def test_a_state_stays_as_it_was_put_aside_and_crosses_processes() -> None:
         for kept in (own.values["model"]["a"], own.on(CPU)["reduced"][0]):
             assert kept.tolist() == [1, 1]
             assert not kept.requires_grad
+
+
+class Raced(State):
+    """Between any two looks at what it waits for, another thread has waited for it."""
+
+    waited = 0
+
+    @property
+    def _arrived(self) -> Any:
+        found, self._event = getattr(self, "_event", None), None
+        return found
+
+    @_arrived.setter
+    def _arrived(self, event: Any) -> None:
+        self._event = event
+
+    def synchronize(self) -> None:
+        self.waited += 1
+
+
+def test_two_threads_may_wait_for_a_state() -> None:
+    state = Raced({"epoch": 2})
+    state._arrived = state
+    assert state.values == {"epoch": 2}
+    assert state.waited == 1
