@@ -17,7 +17,7 @@ from fl.bounds import Settings
 from fl.client_map import GoesTo, Recipient
 from fl.clients import Clients, trained
 from fl.errors import UserError
-from fl.exchange import Tensors, check_forms, checked, prefixed
+from fl.exchange import Tensors, check_forms, prefixed
 from fl.federation import Client, RunSpec, Training, Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.server import Server
@@ -228,19 +228,6 @@ def recipient_of(
     if name.removeprefix("classifier.") in own_layers.get(client.training, ()):
         return "test"
     return also.get(name.partition(".")[0], "server")
-
-
-def beside(prefix: str, tensors: Tensors, like: Tensors, sender: str) -> Tensors:
-    """``prefix.*`` in a message or memory for each of these parameters, on their device; zeros
-    where nothing was sent or is remembered yet.
-
-    Raises:
-        ValueError: they are of another model.
-    """
-    if not tensors:
-        return {name: torch.zeros_like(p) for name, p in like.items()}
-    found = checked(like, tensors, prefix, sender)
-    return {name: tensor.to(like[name].device) for name, tensor in found.items()}
 
 
 def average(frame: Averaging, config: Settings) -> None:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from cluster.clients.store import Store
 from fl.client_code import behaviour, client_code, shared_files
 from fl.federation import Job
+from fl.methods.registry import METHODS
 from fl.models.registry import MODELS, register_model
 from fl.training.classifier import ClassifierConfig
 from fl.training.task import train_by_recipe
@@ -60,6 +61,15 @@ def test_every_file_of_ours_that_shapes_an_upload_counts() -> None:
     assert {"vgg.py", "cvaes.py", "classifier.py", "recipe.py", "shard.py"} <= names
     assert {"dropout.py", "triton_cvae.py"} <= names  # of kernels/
     assert "__main__.py" not in names
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_recipes_call_no_function_of_a_method_whose_file_does_not_count(name: str) -> None:
+    record = type(getattr(METHODS[name].config(), "classifier", TRAINING))
+    recipes = [vars(own)["recipe"] for own in record.__mro__[:-1] if "recipe" in vars(own)]
+    called = [r.__globals__.get(word) for r in recipes[:1] for word in r.__code__.co_names]
+    homes = {f.__module__ for f in called if isinstance(f, FunctionType)}
+    assert {home for home in homes if home.startswith("fl.methods.")} <= {record.__module__}
 
 
 def test_modules_that_a_task_or_a_record_uses_count(tmp_path: Path, load: Load) -> None:
