@@ -84,6 +84,8 @@ def read_torchvision(name: str, root: Path, *, train: bool) -> tuple[np.ndarray,
     """
     try:
         source = open_split(name, root, train=train)
+    except (MemoryError, ImportError):  # no fault of the files
+        raise
     except Exception as error:  # of many kinds, by what is damaged
         reason = reason_of(error) if isinstance(error, OSError) else "missing or damaged"
         raise UserError(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fl.data.datasets import load
-from fl.data.files import remove_damaged
+from fl.data.files import read_torchvision, remove_damaged
 from fl.errors import UserError
 from tests.fl.data.fake_files import fake_images, write_cifar, write_idx, write_idx_family
 
@@ -85,3 +85,15 @@ def test_a_file_the_system_will_not_open_is_reported_in_its_words(
 
     monkeypatch.setattr("torchvision.datasets.mnist.read_image_file", refuse)
     refused(mnist, why=f"[Errno 13] Permission denied: '{IMAGES}'")
+
+
+@pytest.mark.parametrize("error", [MemoryError, ImportError])
+def test_files_are_not_blamed_for_what_is_no_fault_of_theirs(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("torchvision.datasets.MNIST", fails)
+    with pytest.raises(error):
+        read_torchvision("mnist", tmp_path, train=True)
