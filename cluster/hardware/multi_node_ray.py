@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cluster.hardware.inventory import Inventory
-from cluster.hardware.private_folders import own_folder, private_folder, rays_folder
+from cluster.hardware.private_folders import private_folder, rays_folder, short_root
 from cluster.hardware.private_ray import (
     joined_ray,
     make_token,
@@ -89,7 +89,7 @@ def gather(
     token = make_token()
     private_folder(meeting)
     log, published = meeting / "node-0.log", meeting / "head.json"
-    with own_folder() as root, on_loopback() if nodes == 1 else contextlib.nullcontext():
+    with short_root() as root, on_loopback() if nodes == 1 else contextlib.nullcontext():
         folder = rays_folder(root)
         options = ["--head", "--port=0", "--include-dashboard=false", f"--temp-dir={folder}"]
         try:

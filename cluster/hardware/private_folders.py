@@ -16,8 +16,26 @@ SHORT_TMP = Path("/tmp")
 """A long TMPDIR would make the paths of Ray's sockets too long."""
 LOCK = ".lock"
 """The file in a folder that is locked while the folder is in use."""
+SOCKET_PATH = 107
+"""Bytes that the path of a socket may have."""
+BELOW_ROOT = len(
+    "/onefold-12345678/r/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store.12"
+)
+"""Characters that :func:`short_root` and Ray add to the temporary folder."""
 _present: set[Path] = set()
 """This process's folders."""
+
+
+def short_root() -> contextlib.AbstractContextManager[Path]:
+    """An :func:`own_folder` for Ray's sockets and logs.
+
+    Raises:
+        UserError: the paths of sockets in it would be too long.
+    """
+    parent, room = temporary_folder(), SOCKET_PATH - BELOW_ROOT
+    if len(os.fsencode(parent)) > room:
+        raise UserError(f"TMPDIR is {parent}, but Ray's sockets need one of at most {room} bytes")
+    return own_folder()
 
 
 @contextlib.contextmanager

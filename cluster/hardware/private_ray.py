@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from cluster.hardware.gpus import Gpu
 from cluster.hardware.inventory import Inventory, take_inventory
-from cluster.hardware.private_folders import own_folder, rays_folder
+from cluster.hardware.private_folders import rays_folder, short_root
 from cluster.hardware.processes import OF_TERMINALS
 from cluster.hardware.ray_internals import (
     AUTHENTICATION,
@@ -91,7 +91,7 @@ def private_ray(
         "its processes may lack memory or have been killed: try again, or use --runtime inprocess"
     )
     with (
-        own_folder() as root,
+        short_root() as root,
         _in_cluster(start, "Ray did not start", after),
         watched(raylet_process()),
         announced(published) if published else contextlib.nullcontext(),

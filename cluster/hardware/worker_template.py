@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from cluster.hardware.fork_worker import DONE, end_with
-from cluster.hardware.private_folders import own_folder
+from cluster.hardware.private_folders import short_root
 from cluster.hardware.processes import OF_TERMINALS
 
 SET_NAME = 15
@@ -55,7 +55,7 @@ def worker_template(modules: Sequence[str] = ()) -> Iterator[Path]:
     Args:
         modules: what the template imports beyond what this process has imported.
     """
-    with own_folder() as root, socket.socket(socket.AF_UNIX) as listener:
+    with short_root() as root, socket.socket(socket.AF_UNIX) as listener:
         address = root / "workers"
         listener.bind(str(address))
         listener.listen(64)

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from cluster.hardware import private_folders
-from cluster.hardware.private_folders import own_folder, private_folder, rays_folder
+from cluster.hardware.private_folders import (
+    SOCKET_PATH,
+    own_folder,
+    private_folder,
+    rays_folder,
+    short_root,
+)
 from fl.errors import UserError
 
 
@@ -62,6 +68,17 @@ def test_rays_folder_lies_in_one_that_is_ours_alone(parent: Path) -> None:
         assert rays_folder(root).parent == root
         assert root.parent == parent
     assert not root.exists()
+
+
+def test_a_folder_whose_sockets_would_have_too_long_a_path_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * SOCKET_PATH)
+    long.mkdir()
+    monkeypatch.setattr(private_folders, "SHORT_TMP", long)
+    with pytest.raises(UserError, match="at most"):
+        short_root()
+    assert not [*long.iterdir()]
 
 
 KILLED = """
