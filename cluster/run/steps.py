@@ -80,12 +80,13 @@ def ended(work: Callable[[], int | None], goes_on: str = "the same command goes 
     except (ClientFailed, ServerFailed) as error:
         if error.__cause__:
             traceback.print_exception(error.__cause__)
-        print(f"onefold: {error}\n{goes_on}", file=sys.stderr)
+        print(f"onefold: {error}", *[goes_on] * bool(goes_on), sep="\n", file=sys.stderr)
         return 1
     except OSError as error:
         if not is_of_disk(error):
             raise
-        print(f"onefold: {disk_line(error)}; then {goes_on}", file=sys.stderr)
+        then = f"; then {goes_on}" if goes_on else ""
+        print(f"onefold: {disk_line(error)}{then}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         if goes_on:

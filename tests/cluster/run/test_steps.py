@@ -1,5 +1,6 @@
 """What is said before a run starts."""
 
+import errno
 import io
 import os
 import subprocess
@@ -12,7 +13,8 @@ from rich.console import Console
 from cluster.hardware.inventory import Inventory
 from cluster.run.command_line import parse
 from cluster.run.prepare import prepare
-from cluster.run.steps import Steps
+from cluster.run.steps import Steps, ended
+from fl.errors import ServerFailed
 from tests.cluster.commands import SMALL
 from tests.cluster.run.made_up import measure_nothing
 
@@ -86,3 +88,19 @@ def test_the_first_step_is_said_before_torch_is_loaded(command: str, question: s
     assert (done.returncode, done.stdout) == (7, "loading torch …\n")
     asked = subprocess.run([*line, question], capture_output=True, text=True, timeout=60)
     assert (asked.returncode, asked.stdout) == (7, "")  # an answer comes without a word before
+
+
+@pytest.mark.parametrize("error", [ServerFailed("it died"), OSError(errno.ENOSPC, "full", "a/b")])
+@pytest.mark.parametrize("goes_on", ["", "--resume goes on"])
+def test_how_to_go_on_is_said_where_no_other_process_says_it(
+    error: Exception, goes_on: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    assert ended(fail, goes_on) == 1
+    said = capsys.readouterr().err
+    assert said == said.strip() + "\n"
+    assert said.count("\n") == 1 + (bool(goes_on) and isinstance(error, ServerFailed))
+    assert said.endswith(f"{goes_on}\n")
+    assert not said.endswith("then\n")
