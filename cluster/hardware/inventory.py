@@ -179,7 +179,7 @@ class Inventory:
     def at_once(self, request: Request) -> int:
         """How many such clients fit at the same time."""
         need, free = self._need(request), FreeCapacity(self.bundle)
-        fits = free.cpus // need.cpus
+        fits = free.cpus // max(1, need.cpus)  # a share may be less than half a unit
         if need.memory_bytes:
             fits = min(fits, free.memory_bytes // need.memory_bytes)
         if need.gpu:  # a share never spans two GPUs, and a GPU takes one wave at a time

@@ -43,6 +43,7 @@ def machine(*, cpus: int, gpus: int = 0, memory: int = 2**40, source: str = "mac
         ({"cpus": 4}, {"cpus": 1, "gpus": 0.5}, 4),  # without GPUs no share of one is asked for
         ({"cpus": 4}, {"cpus": 0.5, "gpus": 0}, 8),
         ({"cpus": 4}, {"cpus": 0.1, "gpus": 0}, 40),
+        ({"cpus": 1}, {"cpus": 0.00001, "gpus": 0}, 10_000),  # no unit of a core
         ({"cpus": 64, "gpus": 2}, {"cpus": 1, "gpus": 0.4}, 4),  # a share never spans two
         ({"cpus": 64, "gpus": 2}, {"cpus": 1, "gpus": 0.2}, 10),
         ({"cpus": 64, "gpus": 2}, {"cpus": 32, "gpus": 0.2}, 2),
