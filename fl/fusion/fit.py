@@ -234,7 +234,7 @@ class Fit:
         # What is cast once for several steps is not cast when a step is replayed.
         cached = not captured.can_capture(self._device)
         with torch.autocast(self._device.type, torch.bfloat16, bf16, cached):
-            loss = self._spec.loss(self._model, batch)
+            loss = self._loss(batch)
         step = Step(loss, one=self._one)
         minimise([step], [self._parameters], self._optimizer, self._adjust)
         return loss.detach()
@@ -297,7 +297,12 @@ class Fit:
             return torch.zeros((), device=self._device)
         batch, share = self._part(epoch, rows, first, own)
         with torch.autocast(self._device.type, torch.bfloat16, self._config.precision == "bf16"):
-            return self._spec.loss(self._model, batch) * share
+            return self._loss(batch) * share
+
+    def _loss(self, batch: Batch) -> Tensor:
+        """The loss of a batch; one of a single element, as a user's may be, as a scalar."""
+        loss = self._spec.loss(self._model, batch)
+        return loss.squeeze() if loss.dim() else loss
 
     def _part(self, epoch: int, rows: Tensor, first: int, own: Tensor) -> tuple[Batch, float]:
         """The batch that this rank's loss is of, and the factor on that loss."""

@@ -61,7 +61,7 @@ def minimise(
             for parameter in parameters[k]:
                 parameter.grad = None
         if loss.requires_grad:
-            loss.backward(one)
+            loss.backward(None if loss.dim() else one)  # of several elements torch refuses it
         for further in more:
             further.backward()
         adjust()

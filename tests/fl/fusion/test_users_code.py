@@ -273,6 +273,15 @@ def test_a_gpu_replays_no_step_of_a_users_model(
     assert len(captured) == captures
 
 
+def test_a_loss_of_one_element_trains_as_a_scalar_does() -> None:
+    def of_one_element(model: nn.Module, batch: Batch) -> Tensor:
+        return weighted(model, batch).view(1)
+
+    scalar, _ = of_rank(own(APART["plain"]), weighted, Group())
+    vector, _ = of_rank(own(APART["plain"]), of_one_element, Group())
+    assert same_bits(scalar, vector)
+
+
 def test_columns_of_other_lengths_are_refused() -> None:
     columns = {"images": torch.zeros(20, 1, 28, 28), "labels": torch.zeros(65)}
     with pytest.raises(
