@@ -7,6 +7,7 @@ first run of a model on a machine waits for them.
 
 import hashlib
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -186,7 +187,9 @@ def _read() -> dict[str, JsonObject]:
 
 
 if __name__ == "__main__":
-    answer, sys.stdout = sys.stdout, sys.stderr  # where a user's model may print
+    answer = open(os.dup(1), "w")  # noqa: SIM115
+    os.dup2(2, 1)  # where a user's model may print from C, or a process of its own
+    sys.stdout = sys.stderr  # as this is not buffered, an error's line stays the last
     add_models(pickle.load(sys.stdin.buffer))  # before the subjects, which may be of them
     for subject in pickle.load(sys.stdin.buffer):
         print(json.dumps(asdict(measure(subject))), file=answer, flush=True)

@@ -1,5 +1,6 @@
 """What a step needs is measured for real, and once."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,6 +105,7 @@ def test_what_a_users_model_prints_is_no_measurement() -> None:
     class Printing(nn.Sequential):
         def forward(self, images: Tensor) -> Tensor:
             print("forward")
+            os.write(1, b"from C\n")
             return super().forward(images)
 
     register_model(
