@@ -1,7 +1,9 @@
 """The distance filter's backends: which of them runs, and the one by torch, on any device."""
 
 import importlib.util
+import logging
 from collections.abc import Callable
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +16,11 @@ NAMES = ("auto", "reference", "torch", "triton")
 # Looked up once and without importing it: CPU builds of torch and macOS come without Triton.
 TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
 
+log = logging.getLogger(__name__)
+
 
 def resolve(backend: str, device: torch.device) -> str:
-    """The implementation to run: "auto" becomes triton on CUDA where installed, else torch.
+    """The implementation to run: "auto" becomes triton on CUDA where it works, else torch.
 
     Raises:
         ValueError: an unknown name, or triton where it cannot run.
@@ -24,7 +28,7 @@ def resolve(backend: str, device: torch.device) -> str:
     if backend not in NAMES:
         raise ValueError(f"backend must be one of {', '.join(NAMES)}, got {backend!r}")
     if backend == "auto":
-        return "triton" if device.type == "cuda" and TRITON_INSTALLED else "torch"
+        return "triton" if device.type == "cuda" and TRITON_INSTALLED and _compiles() else "torch"
     if backend == "triton":
         if not TRITON_INSTALLED:
             raise ValueError("the triton backend needs the package triton, which is not installed")
@@ -34,6 +38,20 @@ def resolve(backend: str, device: torch.device) -> str:
                 "TRITON_INTERPRET=1 runs it on the CPU"
             )
     return backend
+
+
+@cache
+def _compiles() -> bool:
+    """Whether Triton can compile a kernel for the GPU and run it, for which it needs gcc."""
+    from kernels.triton_dropout import dropped
+
+    try:
+        dropped(torch.ones(1, 1, device="cuda"), torch.ones(1, 1, device="cuda").long(), 0, 0, 1.0)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        log.warning("Triton does not work here; torch computes in its place, slower: %s", reason)
+        return False
+    return True
 
 
 def fuses(device: torch.device) -> bool:

@@ -83,10 +83,11 @@ def select(cards: Cards, wanted: str) -> tuple[Gpu, ...]:
 
 
 def _named(cards: Cards, entry: str) -> tuple[Gpu, ...]:
-    by_index = {str(index): devices for index, devices in enumerate(cards.values())}
+    if entry.removeprefix("+").isdecimal():
+        return dict(enumerate(cards.values())).get(int(entry), ())
     by_uuid = {device.uuid: (device,) for device in _devices(cards)} | cards
-    if entry in by_index | by_uuid:
-        return (by_index | by_uuid)[entry]
+    if entry in by_uuid:
+        return by_uuid[entry]
     begins = entry.startswith(("GPU-", "MIG-"))
     matching = [devices for uuid, devices in by_uuid.items() if begins and uuid.startswith(entry)]
     return matching[0] if len(matching) == 1 else ()

@@ -153,6 +153,8 @@ def _cell(
     options: StudyOptions, launch_arguments: Sequence[str], clients: int, seed: int
 ) -> StudyRun:
     fixed = [f"--num-clients={clients}", f"--seed={seed}", f"--name=k{clients}-seed{seed}"]
+    if "--overwrite" in launch_arguments:
+        raise UserError("a study goes on where it ended; to begin anew name another --output-dir")
     launch = parse([*launch_arguments, *fixed, f"--output-dir={options.output_dir}", "--resume"])
     launch.refuse_smoke()
     if launch.slurm.submit:

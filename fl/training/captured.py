@@ -65,7 +65,8 @@ class Replayed:
     def _capture(self) -> None:
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):  # which runs nothing
+            # It runs nothing. Another thread may meanwhile wait for a fit's state.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._work()
             self._graph = graph
         except RuntimeError as error:  # the step asks the device something, or copies from the host

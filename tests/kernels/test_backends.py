@@ -15,11 +15,25 @@ ROOT = Path(__file__).parents[2]
 
 def test_auto_is_torch_off_cuda_and_triton_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "TRITON_INSTALLED", True)
+    monkeypatch.setattr(backends, "_compiles", lambda: True)
     assert backends.resolve("auto", torch.device("cpu")) == "torch"
     assert backends.resolve("auto", torch.device("mps")) == "torch"
     assert backends.resolve("auto", torch.device("cuda", 1)) == "triton"
     monkeypatch.setattr(backends, "TRITON_INSTALLED", False)
     assert backends.resolve("auto", torch.device("cuda")) == "torch"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU on which Triton works")
+def test_where_triton_cannot_compile_auto_is_torch_and_a_warning_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once a process, as where the GPU's machine has no C compiler."""
+    pytest.importorskip("triton")
+    backends._compiles.cache_clear()
+    assert [backends.resolve("auto", torch.device("cuda")) for _ in range(2)] == ["torch"] * 2
+    (line,) = caplog.messages
+    assert "Triton does not work here" in line
+    backends._compiles.cache_clear()
 
 
 def test_an_unknown_backend_is_refused() -> None:

@@ -142,6 +142,7 @@ def test_a_drawn_client_holds_samples_of_the_classes_it_is_said_to_hold() -> Non
             "exclude each other",
         ),
         (["--num-clients=2", "--slurm"], "a study runs where it is started"),
+        (["--num-clients=2", "--overwrite"], "a study goes on where it ended"),
     ],
 )
 def test_bad_input_is_told_in_one_line_before_anything_starts(
