@@ -5,9 +5,11 @@ even imported for them.
 """
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from runpy import run_module
 from types import ModuleType
+from typing import Any
 
 PAGE = "fl.report.page"
 WRITE_REPORT = f"{PAGE}.write_report"
@@ -25,10 +27,18 @@ def draw_nothing(run_dir: Path) -> Path:
     return run_dir / "report.html"
 
 
+def write_page(*given: Any, **values: Any) -> None:
+    """:func:`fl.report.page.write_page`, for a page that is no run's report."""
+    undrawn_page = sys.modules.pop(PAGE)
+    real = import_module(PAGE)
+    sys.modules[PAGE] = undrawn_page
+    real.write_page(*given, **values)
+
+
 def draw_nothing_here() -> None:
     """Lets none of this process's runs draw its report."""
     page = ModuleType(PAGE)
-    page.write_report = draw_nothing  # type: ignore[attr-defined]
+    page.write_report, page.write_page = draw_nothing, write_page  # type: ignore[attr-defined]
     sys.modules[PAGE] = page
 
 
