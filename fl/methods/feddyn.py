@@ -18,13 +18,8 @@ from fl.methods.averaging import Averaging, averaging_method
 from fl.methods.prototypes import ParticipationConfig, PrototypesConfig
 from fl.models.state import parameters_sent
 from fl.spaces import LogUniform
-from fl.training.classifier import (
-    ClassifierConfig,
-    beside,
-    classifier_recipe,
-    plain,
-    received_classifier,
-)
+from fl.training.classifier import ClassifierConfig, classifier_recipe, plain, received_classifier
+from fl.training.personal import beside
 from fl.training.recipe import Recipe
 
 

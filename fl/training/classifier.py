@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fl.bounds import Count, NotNegative, OneOf, Positive, Settings, Width, Within
 from fl.errors import UserError
-from fl.exchange import Tensors, check_forms, checked, load_prefixed, prefixed
+from fl.exchange import Tensors, check_forms, load_prefixed, prefixed
 from fl.federation import Batch, RunSpec, TaskInput, Training, Update
 from fl.models import (
     CLASSIFIERS,
@@ -351,19 +351,6 @@ def received_classifier(inputs: TaskInput, config: Architecture) -> nn.Module:
     if any(name.startswith("classifier.") for name in received):
         load_prefixed(model, received, "classifier", sender="the server")
     return model.to(inputs.device)
-
-
-def beside(prefix: str, tensors: Tensors, like: Tensors, sender: str) -> Tensors:
-    """``prefix.*`` in a message or memory for each of these parameters, on their device; zeros
-    where nothing was sent or is remembered yet.
-
-    Raises:
-        ValueError: they are of another model.
-    """
-    if not tensors:
-        return {name: torch.zeros_like(p) for name, p in like.items()}
-    found = checked(like, tensors, prefix, sender)
-    return {name: tensor.to(like[name].device) for name, tensor in found.items()}
 
 
 @lru_cache(maxsize=8)

@@ -4,10 +4,11 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import torch
 from torch import nn
 
 from fl.bounds import Count, OneOf, Positive, Width
-from fl.exchange import load_prefixed, prefixed
+from fl.exchange import Tensors, checked, load_prefixed, prefixed
 from fl.federation import TaskInput
 from fl.models import CLASSIFIERS
 from fl.training.classifier import (
@@ -97,3 +98,16 @@ def own_model(inputs: TaskInput) -> nn.Module:
     config = inputs.client.training
     assert isinstance(config, ClassifierConfig)
     return personal_model(inputs, config)
+
+
+def beside(prefix: str, tensors: Tensors, like: Tensors, sender: str) -> Tensors:
+    """``prefix.*`` in a message or memory for each of these parameters, on their device; zeros
+    where nothing was sent or is remembered yet.
+
+    Raises:
+        ValueError: they are of another model.
+    """
+    if not tensors:
+        return {name: torch.zeros_like(p) for name, p in like.items()}
+    found = checked(like, tensors, prefix, sender)
+    return {name: tensor.to(like[name].device) for name, tensor in found.items()}
