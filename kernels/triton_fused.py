@@ -217,9 +217,10 @@ def pooled(x: Tensor) -> Tensor:
 
 
 @triton.jit
-def log_probabilities(values, inside):  # type: ignore[no-untyped-def]
-    """The logarithm of the softmax of each row; -inf outside."""
-    values = tl.where(inside, values.to(tl.float32), -float("inf"))
+def log_probabilities(logits, offsets, inside, is_class):  # type: ignore[no-untyped-def]
+    """The logarithm of the softmax of each row of logits; -inf behind the last class."""
+    values = tl.load(logits + offsets, mask=inside, other=0).to(tl.float32)
+    values = tl.where(is_class, values, -float("inf"))
     shifted = values - tl.max(values, 1)[:, None]
     return shifted - tl.log(tl.sum(tl.exp(shifted), 1))[:, None]
 
@@ -239,15 +240,14 @@ def distillation_kernel(  # type: ignore[no-untyped-def]
 ):
     """Writes the loss, by one program: so its additions have one order."""
     columns = tl.arange(0, classes)
+    is_class = (columns < num_classes)[None, :]
     total = tl.zeros((rows,), tl.float32)
     for first in range(0, num_rows, rows):
         numbers = first + tl.arange(0, rows)
-        inside = (numbers < num_rows)[:, None] & (columns < num_classes)[None, :]
+        inside = (numbers < num_rows)[:, None] & is_class
         offsets = numbers[:, None].to(tl.int64) * num_classes + columns[None, :]
-        student = tl.load(logits + offsets, mask=inside, other=0)
-        student = log_probabilities(student, (columns < num_classes)[None, :])
-        wanted = tl.load(teacher + offsets, mask=inside, other=0)
-        wanted = log_probabilities(wanted, (columns < num_classes)[None, :])
+        student = log_probabilities(logits, offsets, inside, is_class)
+        wanted = log_probabilities(teacher, offsets, inside, is_class)
         label = tl.load(labels + numbers, mask=numbers < num_rows, other=0)
         is_label = columns[None, :] == label[:, None]
         apart = tl.sum(tl.where(inside, tl.exp(wanted) * (wanted - student), 0.0), 1)
@@ -274,17 +274,16 @@ def distillation_gradient_kernel(  # type: ignore[no-untyped-def]
 ):
     """Writes the gradient of some rows' logits: p (ce + kd) - kd q - ce at the label."""
     columns = tl.arange(0, classes)
+    is_class = (columns < num_classes)[None, :]
     numbers = tl.program_id(0) * rows + tl.arange(0, rows)
-    inside = (numbers < num_rows)[:, None] & (columns < num_classes)[None, :]
+    inside = (numbers < num_rows)[:, None] & is_class
     offsets = numbers[:, None].to(tl.int64) * num_classes + columns[None, :]
-    values = tl.load(logits + offsets, mask=inside, other=0)
-    student = tl.exp(log_probabilities(values, (columns < num_classes)[None, :]))
-    wanted = tl.load(teacher + offsets, mask=inside, other=0)
-    wanted = tl.exp(log_probabilities(wanted, (columns < num_classes)[None, :]))
+    student = tl.exp(log_probabilities(logits, offsets, inside, is_class))
+    wanted = tl.exp(log_probabilities(teacher, offsets, inside, is_class))
     label = tl.load(labels + numbers, mask=numbers < num_rows, other=0)
     is_label = (columns[None, :] == label[:, None]).to(tl.float32)
     slope = (ce * (student - is_label) + kd * (student - wanted)) * tl.load(gradient)
-    tl.store(of_logits + offsets, slope.to(values.dtype), mask=inside)
+    tl.store(of_logits + offsets, slope.to(of_logits.dtype.element_ty), mask=inside)
 
 
 class _Distillation(torch.autograd.Function):

@@ -276,12 +276,7 @@ class Server(ABC):
                     reports = [replace(r, state=None, memory=None) for r in reports]
                 reports.append(report)
                 if checkpoints and report.state:
-                    # Of samples a rank makes those states alone that are due, of lessons all.
-                    if isinstance(given, Samples):
-                        checkpoints.save(stage, key, reports)
-                    elif checkpoints.is_due(report, config):
-                        reports[-1] = replace(report, memory=put_aside(given.memory, self.device))
-                        checkpoints.save(stage, key, reports)
+                    self._save(checkpoints, spec, key, given, reports)
                 self._emit(spec, report)
         finally:
             if checkpoints:
@@ -293,6 +288,22 @@ class Server(ABC):
             step_losses=[step for report in reports for step in report.losses],
             epochs=[self._evaluation(r.hits) for r in reports if r.hits is not None],
         )
+
+    def _save(
+        self,
+        checkpoints: Checkpoints,
+        spec: FitSpec,
+        key: str,
+        given: Samples | Lessons,
+        reports: list[Report],
+    ) -> None:
+        """Saves the last state. Of samples a rank makes only what is due, of lessons all."""
+        last = reports[-1]
+        if isinstance(given, Samples):
+            checkpoints.save(spec.stage, key, reports)
+        elif checkpoints.is_due(last, spec.config):
+            reports[-1] = replace(last, memory=put_aside(given.memory, self.device))
+            checkpoints.save(spec.stage, key, reports)
 
     def _reports(
         self, spec: FitSpec, data: Samples | Lessons, reports: Sequence[Report]

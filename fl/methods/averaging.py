@@ -165,11 +165,7 @@ class Averaging:
         """
         clients, server, config = self.clients, self.server, self._config
         kept = [name for name, recipient in (also or {}).items() if recipient == "client"]
-        if kept and clients.may_drop:
-            raise UserError(
-                f"on_client_failure drop: the {kept[0]} of a dropped client would stay in the "
-                "server's sum; allowed is stop"
-            )
+        self._refuse_drops(kept)
         goes_to: Recipient | GoesTo = "server"
         if also or own_layers:
             goes_to = partial(recipient_of, also or {}, own_layers or {})
@@ -191,6 +187,13 @@ class Averaging:
                 weigh = weight or self._weight
                 yield average_each(self.model, updates, clients, server, weight=weigh, rule=rule)
 
+    def _refuse_drops(self, kept: Sequence[str]) -> None:
+        if kept and self.clients.may_drop:
+            raise UserError(
+                f"on_client_failure drop: the {kept[0]} of a dropped client would stay in the "
+                "server's sum; allowed is stop"
+            )
+
     def _copied(self, without: Mapping[Training, Set[str]] | None) -> dict[Training, Tensors]:
         """The averages, which do not change when the next ones are loaded."""
         out = {k: {f"classifier.{n}" for n in names} for k, names in (without or {}).items()}
@@ -203,6 +206,10 @@ class Averaging:
         config = self._config
         samples = isinstance(config, AveragingConfig) and config.by_samples(self.rounds.count)
         return update.client.num_samples if samples else 1
+
+    def outcome(self) -> Outcome:
+        """The ensemble of averages, and the figures."""
+        return self.rounds.outcome(self.ensemble, figures=self.figures)
 
     def checked_also(self, *prefixes: str) -> Callable[[Update, RunSpec], None]:
         """A check that a client uploads ``prefix.*`` beside its weights, each of the form of a
@@ -251,14 +258,23 @@ def averaging_method(
     ``server``, and beside the clients' epochs and rate ``local``.
     """
 
-    @wraps(run)
-    def whole(
-        clients: Clients, server: Server, config: Any, *, rounds: Rounds, **inputs: Tensor
-    ) -> Outcome:
-        frame = Averaging(clients, server, config, rounds)
-        run(frame, config, **inputs)
-        return rounds.outcome(frame.ensemble, figures=frame.figures)
-
     spaces = Spaces(server=server or {}, local={**LOCAL, **(local or {})})
     own = {"assign": assign, "one_shot": False, "spaces": spaces, **more}
-    return Method(name=name, config=config, run=whole, **own)
+    return Method(name=name, config=config, run=on_frame(Averaging, run), **own)
+
+
+def on_frame(
+    frame: Callable[..., Any], run: Callable[Concatenate[Any, Any, ...], None]
+) -> Callable[..., Outcome]:
+    """The function of a method that plays its rounds on a frame, which then makes the outcome."""
+
+    @wraps(run)
+    def on_its_frame(
+        clients: Clients, server: Server, config: Any, *, rounds: Rounds, **inputs: Tensor
+    ) -> Outcome:
+        own = frame(clients, server, config, rounds)
+        run(own, config, **inputs)
+        outcome: Outcome = own.outcome()
+        return outcome
+
+    return on_its_frame

@@ -6,7 +6,6 @@ by FedAvg's record where what they do is FedAvg's: one stored model then serves 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from typing import Annotated, Any, Concatenate
 
 import torch
@@ -20,7 +19,7 @@ from fl.federation import RunSpec, Update
 from fl.fusion.aggregation import average_states
 from fl.fusion.server import Server
 from fl.inputs import Inputs
-from fl.methods.averaging import Averaging
+from fl.methods.averaging import Averaging, on_frame
 from fl.methods.method import Method
 from fl.methods.prototypes import ParticipationConfig, assign_all, participants
 from fl.models import CLASSIFIERS
@@ -130,17 +129,10 @@ def personal_method(
     A sweep searches beside the clients' epochs and rate ``local``.
     """
 
-    @wraps(run)
-    def whole(
-        clients: Clients, server: Server, config: Any, *, rounds: Rounds, **inputs: Tensor
-    ) -> Outcome:
-        frame = Personal(clients, server, config, rounds)
-        run(frame, config, **inputs)
-        return frame.outcome()
-
     own = {"assign": assign_all, "scores_clients": lambda settings: True, **more}
     spaces = Spaces(local={**LOCAL, **(local or {})})
-    return Method(name=name, config=config, run=whole, one_shot=False, spaces=spaces, **own)
+    run_on_frame = on_frame(Personal, run)
+    return Method(name=name, config=config, run=run_on_frame, one_shot=False, spaces=spaces, **own)
 
 
 def checked_labels(update: Update, num_classes: int) -> Tensor:
