@@ -174,9 +174,11 @@ class InProcess:
         except (Exception, SystemExit) as error:  # a client's code does not end the launch
             if len(cohort) == 1:
                 yield cohort[0], _failed(cohort[0], error)
-            else:  # by halves, which shows in the end which of them failed
-                for half in halves(cohort):
-                    yield from self._run(half, events)
+                return
+            results = None
+        if results is None:  # by halves, which shows in the end which of them failed
+            for half in halves(cohort):  # the error is gone, and the cohort's memory with it
+                yield from self._run(half, events)
             return
         uploads = [Upload(packed) for packed in results]
         self._sizes.learn(cohort, readable_notes(uploads))

@@ -1,11 +1,15 @@
 """A client's job in this process: its shard, its threads, its note, its failures."""
 
+import gc
 import time
+import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from fl.errors import ClientFailed
 from fl.events import Events
@@ -15,7 +19,7 @@ from fl.federation import Job, Task, TaskInput, TaskOutput
 from fl.json_files import JsonObject
 from fl.training.recipe import Recipe
 from fl.training.sizes import CohortSizes, work
-from fl.training.task import task_of, train_by_recipe
+from fl.training.task import task_for_many, task_of, train_by_recipe
 from tests.fl.toy import GENERATOR, PROBLEM, VGG, Told, client, into, named, same_bits, split
 
 TRAIN = split(4, 4, 4)
@@ -220,6 +224,29 @@ def test_only_light_clients_of_one_training_record_share_a_cohort() -> None:
     results = InProcess(TRAIN, fixed(8)).run([light(0), light(1), heavy, wide], Events())
     cohorts = {j.client.id: unpack(bytes(packed))[1]["cohort"] for j, packed in results}
     assert cohorts == {0: 2, 1: 2, 3: 1, 4: 1}
+
+
+def test_what_a_failed_cohort_took_is_free_before_its_halves_train() -> None:
+    """Else a cohort that was too large for a GPU would leave no room for them."""
+    took: list[weakref.ref[Tensor]] = []
+
+    def takes(clients: Sequence[TaskInput]) -> list[TaskOutput]:
+        assert all(own() is None for own in took)
+        memory = torch.zeros(9)
+        took.append(weakref.ref(memory))
+        if len(clients) > 1:
+            raise torch.OutOfMemoryError(f"{len(clients)} clients")
+        return [TaskOutput(tensors={})]
+
+    task = task_for_many(takes)
+    jobs = [light(k, task) for k in range(4)]
+    gc.disable()
+    try:
+        ended = [outcome for _, outcome in InProcess(TRAIN, fixed(4)).run(jobs, Events())]
+    finally:
+        gc.enable()
+    assert all(isinstance(outcome, Upload) for outcome in ended)
+    assert len(took) == 7
 
 
 def test_who_fails_in_a_cohort_is_named_alone_and_the_others_are_kept() -> None:
