@@ -19,13 +19,14 @@ from ray.exceptions import RayError, RayTaskError
 from cluster.clients.actors import Actors, Inbox, Process
 from cluster.clients.memory_cap import OverspentError, larger
 from cluster.hardware.bundles import Bundles, await_gpus
+from cluster.scheduling.capacity import at_once, need_of
 from cluster.scheduling.placement import Placement, clients_per_call, waves
 from fl.data.datasets import Split
 from fl.errors import ClientFailed, UserError
 from fl.events import AttemptFailed, ClientStart, Events
 from fl.exchange import Upload, readable_notes
 from fl.executor import time_limit
-from fl.federation import Job
+from fl.federation import Job, Request
 from fl.training.progress import PERIOD_S
 from fl.training.sizes import CohortSizes, groups, halves, take, work, work_together
 from fl.training.slots import SLOTS
@@ -166,19 +167,22 @@ class _Map:
     def _enqueue(self, group: deque[Job]) -> None:
         """Lets the group's next clients wait for a slot; of those who train in slots all, wave by
         wave."""
-        first, sizes, bundles = group[0], self._executor.sizes, self._bundles.all
+        first, sizes = group[0], self._executor.sizes
+        processes = self._at_once(first.client.request)
         if first.client.request.in_waves:
-            for size in waves(len(group), SLOTS, self._at_once(sum(b.gpus for b in bundles))):
+            for size in waves(len(group), SLOTS, processes):
                 self._wait(take(group, size), deque())
             return
         seconds = work(first) * self.rates.get(first.client.model, 0)
         measured = seconds if sizes.knows(first) else None
-        processes = self._at_once(sum(int(b.cpus / first.client.request.cpus) for b in bundles))
         size = clients_per_call(sizes.next(first), len(group), processes, measured)
         self._wait(take(group, size), group)
 
-    def _at_once(self, processes: int) -> int:
-        """How many of these processes, for which there is capacity, may be at work."""
+    def _at_once(self, request: Request) -> int:
+        """How many processes with that request may be at work."""
+        bundles = self._bundles.all
+        need = need_of(request, with_gpus=any(bundle.gpus for bundle in bundles))
+        processes = sum(at_once(bundle, need) for bundle in bundles)
         return max(1, min(processes, self._executor.max_actors or processes))
 
     def _wait(self, jobs: list[Job], rest: deque[Job]) -> None:

@@ -12,10 +12,9 @@ from statistics import harmonic_mean
 
 from cluster.hardware.gpus import Gpu, find_gpus
 from cluster.scheduling.capacity import (
-    UNITS,
     Bundle,
-    FreeCapacity,
     Need,
+    at_once,
     could_fit,
     need_of,
     refusal,
@@ -178,14 +177,7 @@ class Inventory:
 
     def at_once(self, request: Request) -> int:
         """How many such clients fit at the same time."""
-        need, free = self._need(request), FreeCapacity(self.bundle)
-        fits = free.cpus // max(1, need.cpus)  # a share may be less than half a unit
-        if need.memory_bytes:
-            fits = min(fits, free.memory_bytes // need.memory_bytes)
-        if need.gpu:  # a share never spans two GPUs, and a GPU takes one wave at a time
-            of_one = 1 if need.waves else UNITS // need.gpu
-            fits = min(fits, of_one * len(free.gpus))
-        return fits
+        return at_once(self.bundle, self._need(request))
 
     def _need(self, request: Request) -> Need:
         return need_of(request, with_gpus=bool(self.gpus))

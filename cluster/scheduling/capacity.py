@@ -110,6 +110,17 @@ def capacity(bundles: Sequence[Bundle]) -> Need:
     )
 
 
+def at_once(bundle: Bundle, need: Need) -> int:
+    """How many such clients fit the bundle at the same time."""
+    fits = _units(bundle.cpus) // max(1, need.cpus)  # a share may be less than half a unit
+    if need.memory_bytes:
+        fits = min(fits, bundle.memory_bytes // need.memory_bytes)
+    if need.gpu:  # a share never spans two GPUs, and a GPU takes one wave at a time
+        of_one = 1 if need.waves else UNITS // need.gpu
+        fits = min(fits, of_one * bundle.gpus)
+    return fits
+
+
 def could_fit(bundle: Bundle, need: Need) -> bool:
     """Whether the need fits the bundle when it is empty."""
     free = FreeCapacity(bundle)

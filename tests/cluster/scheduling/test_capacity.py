@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from cluster.scheduling.capacity import (
     FreeCapacity,
     Slot,
+    at_once,
     lower_bound,
     need_of,
 )
@@ -27,7 +28,7 @@ def test_as_many_shares_fit_as_add_up_to_a_whole(share: float) -> None:
     while free.fits(own, slot):
         free.take(own, slot)
         taken += 1
-    assert taken == Fraction(1) // Fraction(str(share))
+    assert taken == at_once(bundle(cpus=1, gpus=1), own) == Fraction(1) // Fraction(str(share))
 
 
 @pytest.mark.parametrize(
