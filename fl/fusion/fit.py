@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -203,13 +202,13 @@ class Fit:
                     losses = self._train(epoch, batches)
                     self.done = epoch
                     # One transfer an epoch: reading each step's loss would wait for the device.
-                    yield torch.stack(losses).cpu()
+                    yield losses.cpu()
         finally:
             self._reduced.undo()
         self._model.eval()
 
-    def _train(self, epoch: int, batches: Sequence[Tensor]) -> list[Tensor]:
-        """Trains one epoch; the loss of each step, over the whole batch."""
+    def _train(self, epoch: int, batches: Sequence[Tensor]) -> Tensor:
+        """Trains one epoch; the loss of each step, (steps,), over the whole batch."""
         self._model.train()
         with (
             self._dropout() as self._masks,
@@ -219,8 +218,9 @@ class Fit:
             if self._steps is None:
                 return self._train_with_others(epoch, batches)
             common = key_of_all(self._seed, f"{self._spec.streams}/dropout", epoch)
-            begin = partial(self._begin_step, epoch, len(batches))
-            return self._steps.train(batches, common, begin)
+            for number in self._steps.train(batches, common):
+                self._begin_step(epoch, len(batches), number)
+            return self._steps.losses
 
     def _dropout(self) -> AbstractContextManager[Masks]:
         if not self._apart:
@@ -239,7 +239,7 @@ class Fit:
         minimise([step], [self._parameters], self._optimizer, self._adjust)
         return loss.detach()
 
-    def _train_with_others(self, epoch: int, batches: Sequence[Tensor]) -> list[Tensor]:
+    def _train_with_others(self, epoch: int, batches: Sequence[Tensor]) -> Tensor:
         """One epoch of this rank's slices of the batches, or of samples on the host."""
         losses: list[Tensor] = []
         own = torch.empty(0)
@@ -256,7 +256,7 @@ class Fit:
             self._adjust()
 
         minimise(steps(), [self._parameters], self._optimizer, exchange)
-        return losses
+        return torch.stack(losses)
 
     def _summed(self, loss: Tensor) -> Tensor:
         """The loss summed over the ranks, whose gradients are summed in the same exchange."""

@@ -5,8 +5,9 @@ counter that it moves itself.
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache, partial
 from operator import length_hint
 
 import torch
@@ -42,32 +43,35 @@ class Replayed:
     what it did there once.
 
     Args:
-        work: the function.
         device: where it works.
         calls: how often it will be called, about.
     """
 
-    def __init__(self, work: Callable[[], None], device: torch.device, calls: int) -> None:
-        self._work = work
+    def __init__(self, device: torch.device, calls: int) -> None:
         self._eager = WARM_UP if can_capture(device) and calls >= WORTH_IT else -1
         """Calls before it is captured; below 0 it never is."""
         self._graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self) -> None:
+    def __call__(self, work: Callable[[], None]) -> None:
+        """``work``: the function, each time the same. It is not kept: one of an object that holds
+        this one would hold the graph's memory until Python looks for such circles."""
         if self._eager == 0 and self._graph is None:
-            self._capture()
+            self._capture(work)
         if self._graph is not None:
             self._graph.replay()
         else:
-            self._work()
+            work()
             self._eager -= 1
 
-    def _capture(self) -> None:
-        graph = torch.cuda.CUDAGraph()
+    def _capture(self, work: Callable[[], None]) -> None:
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        # Products write to memory of the stream on which they are captured: graphs that are
+        # replayed on several at the same time must not share it. The default one takes no capture.
+        own = None if stream == torch.cuda.default_stream() else stream
         try:
             # It runs nothing. Another thread may meanwhile wait for a fit's state.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._work()
+            with torch.cuda.graph(graph, stream=own, capture_error_mode="thread_local"):
+                work()
             self._graph = graph
         except RuntimeError as error:  # the step asks the device something, or copies from the host
             log.warning("a training step cannot be captured, and runs slower: %s", error)
@@ -103,9 +107,11 @@ class DeviceSteps:
         self._bytes = [part.nbytes for part in one.values()]
         self._laid = torch.zeros(whole, sum(self._bytes), dtype=torch.uint8).to(self._device)
         self._losses: Tensor | None = None
+        self.losses = torch.empty(0)
+        """Of each step of the last epoch, (steps,), on the device."""
         self._numbers = torch.arange(whole).to(self._device)
         self._next = torch.zeros(1, dtype=torch.int64).to(self._device)
-        self._full_step = Replayed(self._take_next, self._device, whole * epochs)
+        self._full_step = Replayed(self._device, whole * epochs)
 
     def _parts(self, rows: Tensor, common: int) -> dict[str, Tensor]:
         """What is laid out of batches with these rows (batches, size), the widest numbers first:
@@ -114,18 +120,12 @@ class DeviceSteps:
         parts = {**short, ROWS: rows, "key": mix(rows ^ common)}
         return dict(sorted(parts.items(), key=lambda item: -item[1].element_size()))
 
-    def train(
-        self,
-        batches: Sequence[Tensor],
-        common: int,
-        before: Callable[[int], None] = lambda number: None,
-    ) -> list[Tensor]:
-        """Takes an epoch's steps; returns the loss of each, on the device.
+    def train(self, batches: Sequence[Tensor], common: int) -> Iterator[int]:
+        """Takes an epoch's steps, and yields before each one its number, from 0.
 
         Args:
             batches: rows (B,) of the columns; full ones come before others.
             common: of the samples' keys: see :func:`fl.training.masks.key_of_all`.
-            before: called before each step, with its number from 0.
         """
         whole = [rows for rows in batches if len(rows) == self._size]
         if whole:
@@ -135,14 +135,14 @@ class DeviceSteps:
         self._next.zero_()
         others = []
         for number, rows in enumerate(batches):
-            before(number)
+            yield number
             if number < len(whole):
-                self._full_step()
+                self._full_step(self._take_next)
             else:
                 batch = {name: column[rows] for name, column in self._columns.items()}
-                others.append(self._step({**batch, "key": mix(rows ^ common)}))
-        full = [] if self._losses is None else list(self._losses[: len(whole)].clone())
-        return [*full, *others]
+                others.append(self._step({**batch, "key": mix(rows ^ common)}).view(1))
+        full = [] if self._losses is None else [self._losses[: len(whole)]]
+        self.losses = torch.cat([*full, *others])
 
     def _take_next(self) -> None:
         pieces = self._laid.index_select(0, self._next)[0].split(self._bytes)
@@ -182,14 +182,42 @@ def is_ours(recipe: Recipe) -> bool:
     return not own and getattr(losses, "__module__", "").partition(".")[0] == "fl"
 
 
-# One client's training by such steps, for models that fill a GPU by themselves.
+# Clients' training by such steps: several side by side, for models too large for slots.
 #
 # The same training as one_by_one, but that dropout's masks follow from the sample: a replayed step
 # cannot draw from torch's stream for one client.
 
+STREAMS, LARGE = 8, 2**23
+"""How many clients train side by side at most, and from how many weights on only two of them: two
+full VGG-9s (27 million) fill a GPU, eight of quarter width (1.7 million) may not."""
 
-def train(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
-    """Trains one client by itself, by replayed steps where that is possible."""
+
+def side_by_side(model: nn.Module) -> int:
+    """How many clients with this model train side by side at most."""
+    return 2 if sum(p.numel() for p in model.parameters()) >= LARGE else STREAMS
+
+
+def train(inputs: Sequence[TaskInput], recipes: Sequence[Recipe]) -> list[TaskOutput]:
+    """Trains clients side by side, by replayed steps where that is possible: a step of each in
+    turn, on a stream of its own, so that a GPU works on several at once. No client's bits depend
+    on the others. Returns what each uploads, in the same order."""
+    at_work = {k: _steps(*own) for k, own in enumerate(zip(inputs, recipes, strict=True))}
+    outputs: dict[int, TaskOutput] = {}
+    with _streams(inputs[0].device, len(inputs)) as on_stream:
+        while at_work:
+            for k, steps in list(at_work.items()):
+                try:
+                    with on_stream[k]:
+                        next(steps)
+                except StopIteration as ended:
+                    outputs[k] = ended.value
+                    del at_work[k]
+    return [outputs[k] for k in range(len(inputs))]
+
+
+def _steps(inputs: TaskInput, recipe: Recipe) -> Generator[None, None, TaskOutput]:
+    """One client's training, which yields before each step. At its end the device has done it all,
+    as the losses are read: what was in the client's memory may be written to."""
     plan = planned(recipe)
     if plan is None or not can_capture(inputs.device):
         return one_by_one(inputs, recipe)
@@ -214,12 +242,38 @@ def train(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
         for epoch in range(1, epochs + 1):
             mean_loss.begin_epoch()
             batches = [rows for rows, _ in plan.epoch(inputs.device)]
-            common = key_of_all(inputs.run_spec.seed, stream, epoch)
-            for rows, loss in zip(batches, steps.train(batches, common), strict=True):
-                mean_loss.add_sum(loss * len(rows) if mean else loss, len(rows))
+            for _ in steps.train(batches, key_of_all(inputs.run_spec.seed, stream, epoch)):
+                yield
+            # All but the last have one size.
+            for losses, rows in ((steps.losses[:-1], batches[0]), (steps.losses[-1:], batches[-1])):
+                size = len(rows)
+                mean_loss.add_sum(losses.sum() * (size if mean else 1), size * len(losses))
             if mean_loss.end_epoch():
                 break
     return mean_loss.output()
+
+
+@contextmanager
+def _streams(device: torch.device, count: int) -> Iterator[list[AbstractContextManager[object]]]:
+    """For each of so many clients what to work in: on a GPU a stream, which begins after what was
+    asked for before, and before what is asked for after."""
+    if device.type != "cuda":
+        yield [nullcontext()] * count
+        return
+    here, own = torch.cuda.current_stream(), [_stream(k % STREAMS) for k in range(count)]
+    for stream in own:
+        stream.wait_stream(here)
+    try:
+        yield [torch.cuda.stream(stream) for stream in own]
+    finally:
+        for stream in own:
+            here.wait_stream(stream)
+
+
+@lru_cache
+def _stream(number: int) -> torch.cuda.Stream:
+    """Always the same: the allocator keeps memory for each stream by itself."""
+    return torch.cuda.Stream()
 
 
 def planned(recipe: Recipe) -> Planned | None:

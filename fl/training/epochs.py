@@ -72,7 +72,9 @@ def epochs_of(
     least = smallest_batch(model) if model is not None else 1
 
     def plan(device: torch.device) -> Iterator[tuple[Tensor, Tensor | None]]:
-        shuffled = torch.randperm(len(rows["labels"]), generator=orders).to(device)
+        shuffled = torch.randperm(len(rows["labels"]), generator=orders)
+        if device.type == "cuda":  # so that the host goes on: to other clients' steps
+            shuffled = shuffled.pin_memory().to(device, non_blocking=True)
         for positions in cut(shuffled, config.batch_size, least):
             drawn = None
             if latent is not None:

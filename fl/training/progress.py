@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from math import isfinite
 from typing import Literal
 
+import torch
+
 from fl.events import ClientProgress
 
 PERIOD_S = 0.5
@@ -25,6 +27,8 @@ class _Reports:
         self.sent_at = time.monotonic()
 
     def send(self) -> None:
+        if torch.cuda.is_initialized():  # clients' losses may be made on streams of their own
+            torch.cuda.synchronize()
         rows = [
             ClientProgress(client=k, unit=unit, done=done, of=of, loss=loss)
             for k, (unit, done, of, read) in self.latest.items()

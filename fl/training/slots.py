@@ -149,7 +149,7 @@ class _Wave:
         """Each slot's sum of losses in each of these steps."""
         self._next = torch.zeros(1, dtype=torch.int64, device=device)
         steps = max(-(-len(plan.columns["labels"]) // plan.batch_size) for plan in plans)
-        self._step = Replayed(self._take, device, steps * length_hint(recipes[0].epochs))
+        self._step = Replayed(device, steps * length_hint(recipes[0].epochs))
 
     def run(self) -> list[TaskOutput]:
         """Trains until every client is done; returns what they upload."""
@@ -158,7 +158,7 @@ class _Wave:
             count = min(AHEAD, *(client.ready() for client in at_work.values()))
             self._send(at_work, count)
             for _ in range(count):
-                self._step()
+                self._step(self._take)
             seen = self._seen[:count].cpu()
             for k, client in at_work.items():
                 if client.has_ended(seen[:, k].tolist()):

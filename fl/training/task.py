@@ -9,7 +9,7 @@ from fl.models.registry import MODELS
 from fl.seeding import in_round, seeded
 from fl.training import captured, dense_cvae, slots, stacked
 from fl.training.epochs import EpochTraining
-from fl.training.recipe import Recipe
+from fl.training.recipe import Recipe, one_by_one
 
 RecipeFunction = Callable[[TaskInput], Recipe]
 CohortTask = Callable[[Sequence[TaskInput]], list[TaskOutput]]
@@ -49,8 +49,10 @@ def _way(recipe: RecipeFunction, client: TaskInput, first: Recipe) -> tuple[Way,
         return lambda clients, recipes: slots.train(recipes, slots.SLOTS), slots.SLOTS
     if first.gradient is not None:
         return lambda clients, recipes: [dense_cvae.train(own) for own in recipes], 1
+    if captured.can_capture(client.device) and captured.planned(first) is not None:
+        return captured.train, captured.side_by_side(first.model)
     if conflict(recipe, client) is not None:
-        return lambda clients, recipes: list(map(captured.train, clients, recipes)), 1
+        return lambda clients, recipes: list(map(one_by_one, clients, recipes)), 1
     return lambda clients, recipes: stacked.train(recipes), MOST
 
 

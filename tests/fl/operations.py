@@ -48,10 +48,10 @@ def launches_of_every_step(patch: pytest.MonkeyPatch) -> list[list[str]]:
 
     found: list[list[str]] = []
 
-    def called(step: Replayed) -> None:
+    def called(step: Replayed, work: Callable[[], None]) -> None:
         with Operations() as seen:
             found.append(seen.names)
-            step._work()
+            work()
         found[-1] = [name for name in seen.names if name not in FREE]
 
     for module in (triton_dropout, triton_fused):
@@ -68,9 +68,9 @@ def of_every_step(patch: pytest.MonkeyPatch) -> dict[Replayed, list[list[str]]]:
     """Of each step that could be replayed: the operations of each time that it is taken."""
     found: dict[Replayed, list[list[str]]] = defaultdict(list)
 
-    def called(step: Replayed) -> None:
+    def called(step: Replayed, work: Callable[[], None]) -> None:
         with Operations() as seen:
-            step._work()
+            work()
         found[step].append(seen.names)
 
     patch.setattr(Replayed, "__call__", called)

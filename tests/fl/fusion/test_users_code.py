@@ -263,7 +263,7 @@ def test_a_gpu_replays_no_step_of_a_users_model(
     """Which may do in one step what it does not do in another."""
     captured = list[Replayed]()
 
-    def capture(step: Replayed) -> None:
+    def capture(step: Replayed, work: Callable[[], None]) -> None:
         captured.append(step)
         step._eager = -1
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import pytest
+import torch
 
 from fl.condensation.kip import KipTraining
 from fl.condensation.task import LocalCondensation
@@ -12,6 +13,7 @@ from fl.training import progress
 from fl.training.progress import report, reported_to
 from fl.training.task import train_many
 from tests.fl.toy import CLASSIFIER, GENERATOR, VGG, same_bits, shard, task_input
+from tests.pretended_gpu import pretended_gpus
 
 Heard = list[ClientProgress]
 
@@ -42,6 +44,25 @@ def test_each_client_of_a_cohort_reports_its_epochs_and_their_loss(training: Tra
         assert [(t.unit, t.done, t.of) for t in own] == [("epoch", 1, 2), ("epoch", 2, 2)]
         assert own[-1].loss == output.stats["train_loss"]
         assert own[0].loss != own[1].loss
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_gpus_streams_are_waited_for_before_a_loss_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that reports has others' losses read too, from its own stream."""
+    order: list[str] = []
+
+    def read() -> float:
+        order.append("reads")
+        return 1.0
+
+    with pretended_gpus(), reported_to(lambda reports: None), monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "synchronize", lambda: order.append("waits"))
+        report(7, 1, 2, read)
+        torch.cuda.init()
+        report(7, 2, 2, read)
+    assert order == ["reads", "waits", "reads"]
 
 
 @pytest.mark.usefixtures("at_once")

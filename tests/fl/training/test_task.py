@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fl.federation import TaskInput, TaskOutput, Training
-from fl.training import slots
+from fl.training import captured, slots
 from fl.training.recipe import Recipe, one_by_one
 from fl.training.task import (
     conflict,
@@ -81,6 +81,33 @@ def test_clients_with_a_conflict_train_one_by_one_each_as_if_alone() -> None:
     clients = cohort(training)
     for found, own in zip(train_many(training.task, clients), clients, strict=True):
         assert same_bits(found.tensors, one_by_one(own, recipe_for(own)).tensors)
+
+
+@pytest.mark.parametrize(("large", "parts"), [(2**23, [8, 1]), (100, [2, 2, 2, 2, 1])])
+def test_on_a_gpu_models_too_large_for_slots_train_side_by_side(
+    large: int, parts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The largest by twos. What is not replayed trains as on cores."""
+    seen: list[int] = []
+
+    def counted(clients: Sequence[TaskInput], recipes: Sequence[Recipe]) -> list[TaskOutput]:
+        seen.append(len(clients))
+        return as_it_is(clients, recipes)
+
+    as_it_is = captured.train
+    for name, value in {"LARGE": large, "WORTH_IT": 10**6, "train": counted}.items():
+        monkeypatch.setattr(captured, name, value)
+    monkeypatch.setattr(captured, "can_capture", lambda device: True)
+    monkeypatch.setattr(slots, "LARGEST", 0)
+    short = replace(VGG, epochs=1)
+    clients = [inputs(short, 3 + k, k) for k in range(9)]
+    for found, own in zip(train_many(short.task, clients), clients, strict=True):
+        assert same_bits(found.tensors, as_it_is([own], [recipe_for(own)])[0].tensors)
+    assert seen == parts
+    kept = replace(CLASSIFIER, schedule="cosine")
+    for found, own in zip(train_many(kept.task, cohort(kept)), cohort(kept), strict=True):
+        assert same_bits(found.tensors, one_by_one(own, recipe_for(own)).tensors)
+    assert seen == parts
 
 
 @pytest.mark.parametrize("way", ["cohort", "slots", "alone"])
