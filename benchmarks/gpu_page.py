@@ -140,6 +140,17 @@ def cohorts(run: Run) -> list[str]:
     return ways and [*ways, *bounds]
 
 
+def together(run: Run) -> list[str]:
+    """Time of a client's step beside others, and how many times as fast as alone that is."""
+    return [
+        f"{row['clients']} of width {row['width']:g}: {row['together_ms']:.2f} ms a step and "
+        f"client, {row['eager_ms'] / row['together_ms']:.1f} times eager one by one, "
+        f"{row['alone_ms'] / row['together_ms']:.1f} times replayed one by one"
+        + ("" if row["same_bits"] else ", NOT THE BITS of alone")
+        for row in run.of("together", "together")
+    ]
+
+
 def profiles(run: Run) -> list[str]:
     """Time, kernels and the busy share of a step."""
     return [
@@ -168,6 +179,7 @@ SUBJECTS: Sequence[tuple[str, str, Callable[[Run], list[str]]]] = (
     ("The server's fit, 5 teachers", "fit", fits),
     ("Saving a fit's state", "fit", states),
     ("Small clients a second", "cohorts", cohorts),
+    ("VGG-9 clients side by side", "together", together),
     ("Fifty steps each", "profile", profiles),
     ("Two ranks on one card", "ranks", ranks),
     ("The paper's size: full VGG-9, 60,000 images", "paper", results("paper")),

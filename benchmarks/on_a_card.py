@@ -2,6 +2,7 @@
 
 python benchmarks/on_a_card.py main --json FILE       # the main job on the card, and on the cores
 python benchmarks/on_a_card.py profile --json FILE    # 50 training steps each: kernels and gaps
+python benchmarks/on_a_card.py together --json FILE   # clients side by side against one by one
 python benchmarks/on_a_card.py ranks --json FILE      # two ranks on one card against one rank
 python benchmarks/on_a_card.py paper --data-root DIR --json FILE   # as far as the time goes
 """
@@ -13,8 +14,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,16 +33,18 @@ from fl.arithmetic import arithmetic
 from fl.data.datasets import Split
 from fl.data.shard import Shard
 from fl.events import Events
-from fl.executor import run_jobs
-from fl.federation import Client, Job, Request, RunSpec, Training
+from fl.executor import input_of, run_jobs
+from fl.federation import Client, Job, Request, RunSpec, TaskInput, TaskOutput, Training
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig, FitSpec
 from fl.fusion.group import Group, ProcessGroup
 from fl.fusion.rank import Rank
 from fl.fusion.server import SingleServer
 from fl.models import build_classifier
+from fl.training import captured
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig
+from fl.training.recipe import one_by_one
 
 MNIST = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 TRAINING = ClassifierConfig(model="cnn", width=0.2, epochs=1)
@@ -69,7 +72,7 @@ APART = 1e-4
 class Options:
     """Takes one step of first_light.py."""
 
-    step: tyro.conf.Positional[Literal["main", "profile", "ranks", "paper"]]
+    step: tyro.conf.Positional[Literal["main", "profile", "together", "ranks", "paper"]]
     """The step."""
     data_root: Path = Path("data")
     """Directory of MNIST, in torchvision's layout."""
@@ -147,19 +150,69 @@ def profiles(options: Options, rows: Rows) -> int:
 def training_steps(training: Training, steps: int) -> Callable[[], object]:
     """A client's whole job of so many steps, on images at random."""
     probe, count = training.probe(steps, MNIST.num_classes)
-    split = images(count)
+    split, job = images(count), job_of(probe, np.arange(count))
+    return lambda: run_jobs([job], split)
+
+
+def job_of(training: Training, indices: np.ndarray, id: int = 0) -> Job:
+    """A client's job on these samples."""
     client = Client(
-        id=0, role="profiled", training=probe, num_samples=count, request=Request(cpus=1, gpus=1)
+        id=id,
+        role="profiled",
+        training=training,
+        num_samples=len(indices),
+        request=Request(cpus=1, gpus=1),
     )
-    job = Job(
-        task=probe.task,
+    return Job(
+        task=training.task,
         client=client,
         run_spec=MNIST,
-        indices=np.arange(count),
+        indices=indices,
         broadcast=None,
         payload=None,
     )
-    return lambda: run_jobs([job], split)
+
+
+def side_by_side(options: Options, rows: Rows) -> int:
+    """VGG-9s side by side against each by itself, replayed and eager; returns 1 if they are not
+    the same to the bit beside each other as alone."""
+    quarter, full = (ClassifierConfig(width=width, batch_size=16) for width in (0.25, 1.0))
+    if default_device().type == "cpu":
+        return beside_others(replace(quarter, width=0.05), 2, 1, STEPS // 10, rows)
+    few = beside_others(quarter, 5, 40, STEPS, rows)
+    return few | beside_others(full, 2, 20, STEPS, rows)
+
+
+def beside_others(
+    training: ClassifierConfig, clients: int, epochs: int, steps: int, rows: Rows
+) -> int:
+    """So many clients, of so many epochs of so many steps; those that are eager of a tenth. The
+    second time of each way counts."""
+    probe, count = training.probe(steps, MNIST.num_classes)
+    split, device = images(clients * count), default_device()
+    long, short = (replace(probe, epochs=n) for n in (epochs, -(-epochs // 10)))
+    ways: dict[str, tuple[ClassifierConfig, Callable[[Sequence[TaskInput]], list[TaskOutput]]]] = {
+        "together": (long, lambda own: captured.train(own, [*map(long.recipe, own)])),
+        "alone": (long, lambda own: [captured.train([k], [long.recipe(k)])[0] for k in own]),
+        "eager": (short, lambda own: [one_by_one(k, short.recipe(k)) for k in own]),
+    }
+    ms, uploads = dict[str, float](), dict[str, list[TaskOutput]]()
+    for name, (own, way) in ways.items():
+        rows_of = np.arange(clients * count).reshape(clients, count)
+        given = [input_of(job_of(own, r, k), split, device) for k, r in enumerate(rows_of)]
+        with arithmetic(device, tf32=False):
+            uploads[name] = way(given)
+            settle(device)
+            began = time.perf_counter()
+            way(given)
+            settle(device)
+        seconds = time.perf_counter() - began
+        ms[f"{name}_ms"] = 1e3 * seconds / (clients * own.steps(count))
+    pairs = zip(uploads["together"], uploads["alone"], strict=True)
+    same = all(torch.equal(t, b.tensors[n]) for a, b in pairs for n, t in a.tensors.items())
+    rows.add(kind="together", width=training.width, clients=clients, same_bits=same, **ms)
+    print(f"{clients} clients of width {training.width:g}: {ms} a step, same bits: {same}")
+    return int(not same)
 
 
 def fit_steps(width: float, steps: int) -> Callable[[], object]:
@@ -288,6 +341,7 @@ def fitted(group: Group, device: torch.device) -> Tensor:
 STEP: dict[str, Callable[[Options, Rows], int]] = {
     "main": main_job,
     "profile": profiles,
+    "together": side_by_side,
     "ranks": two_ranks,
     "paper": paper,
 }

@@ -17,6 +17,10 @@ ROWS: list[dict[str, Any]] = [
     {"benchmark": "machine", "kind": "ceiling", "name": "tf32_flop_per_second", "rate": 4.0e14},
     {"benchmark": "paper", "kind": "client_end", "client": 3},
     {"benchmark": "ranks", "kind": "ranks", "apart": 2e-7, "backend": "gloo"},
+    {
+        **{"benchmark": "together", "kind": "together", "width": 0.25, "clients": 5},
+        **{"together_ms": 0.5, "alone_ms": 1.0, "eager_ms": 6.0, "same_bits": True},
+    },
 ]
 
 
@@ -43,6 +47,8 @@ def test_figures_are_those_of_the_files_with_card_commit_and_command(tmp_path: P
     assert "3 TB/s copied; 400 tf32 TFLOP/s" in line(text, "What the card")
     assert "cut off after 1 clients and 0 epochs" in line(text, "The paper's size")
     assert "gloo: weights apart 2e-07" in line(text, "Two ranks")
+    side = line(text, "VGG-9 clients")
+    assert "| 5 of width 0.25: 0.50 ms a step and client, 12.0 times eager one by one, 2.0" in side
     assert NEVER in line(text, "Doctor")
     assert page(text, tmp_path) == text
 
