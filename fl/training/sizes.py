@@ -18,7 +18,8 @@ from fl.whole_files import read_sealed, write_cache
 SIZES = (1, 2, 4, 8, 16, 32)
 """Cohort sizes that are tried on cores."""
 ON_GPU = (8, 32)
-"""And on a GPU, of trainings that do not fit into slots; the others train in waves."""
+"""And on a GPU, of trainings that do not fit into slots; the others train in waves. Of those that
+train side by side 32 are eight after eight, and take no more memory."""
 TRIALS = 3
 """Cohorts timed of each size. The quickest counts, since the first one has to warm up."""
 NO_GAIN = 1.1

@@ -79,6 +79,16 @@ def test_heavy_clients_have_no_company() -> None:
     assert sizes.next(replace(job(), task=lambda inputs: None)) == 1  # type: ignore[arg-type, return-value]
 
 
+def test_a_few_clients_of_a_gpu_are_one_cohort() -> None:
+    jobs = [job(k) for k in range(5)]
+    jobs = [
+        replace(j, client=replace(j.client, request=replace(j.client.request, gpus=1)))
+        for j in jobs
+    ]
+    (group,) = groups(jobs)
+    assert len(take(group, CohortSizes().next(group[0]))) == 5
+
+
 def test_waves_need_no_trials() -> None:
     sizes, one = CohortSizes(), job()
     request = replace(one.client.request, in_waves=True)
