@@ -80,11 +80,8 @@ def test_heavy_clients_have_no_company() -> None:
 
 
 def test_a_few_clients_of_a_gpu_are_one_cohort() -> None:
-    jobs = [job(k) for k in range(5)]
-    jobs = [
-        replace(j, client=replace(j.client, request=replace(j.client.request, gpus=1)))
-        for j in jobs
-    ]
+    request = replace(job().client.request, gpus=1)
+    jobs = [replace(j, client=replace(j.client, request=request)) for j in map(job, range(5))]
     (group,) = groups(jobs)
     assert len(take(group, CohortSizes().next(group[0]))) == 5
 
