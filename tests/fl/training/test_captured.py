@@ -19,6 +19,7 @@ from fl.training.generator import GeneratorConfig
 from fl.training.recipe import one_by_one
 from kernels.dropout import mix
 from tests.fl.devices import DEVICE
+from tests.fl.graphs import pretended_graphs
 from tests.fl.operations import assert_can_be_captured, of_every_step
 from tests.fl.toy import VGG, same_bits
 from tests.fl.training.cohorts import WIDE, assert_close, cross_entropies, inputs, recipe_for
@@ -104,6 +105,21 @@ def test_no_clients_bits_depend_on_who_is_beside_it(name: str) -> None:
             assert (other.stats, other.losses) == (alone.stats, alone.losses)
     if name == "patience":
         assert len({output.stats["epochs"] for output in everyone}) > 1
+
+
+@pytest.mark.usefixtures("replaying")
+@pytest.mark.parametrize("name", SIDE_BY_SIDE)
+def test_a_replayed_step_has_the_bits_of_one_that_is_run(name: str) -> None:
+    cohort = cohort_of(replace(SIDE_BY_SIDE[name], epochs=6))
+    expected = together(cohort)
+    with pretended_graphs() as graphs:
+        found = together(cohort)
+    replays = {"patience": [4, 4], "dropout": [10, 34, 10], "dropout, Adam": [10, 34, 10]}
+    replays["not replayed"] = []
+    assert [graph.replays for graph in graphs] == replays.get(name, [4, 16, 4])
+    for one, other in zip(found, expected, strict=True):
+        assert same_bits(one.tensors, other.tensors)
+        assert (one.stats, one.losses) == (other.stats, other.losses)
 
 
 @pytest.mark.usefixtures("replaying")

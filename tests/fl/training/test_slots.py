@@ -13,6 +13,7 @@ from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 from fl.training.task import train_many
 from tests.fl.devices import DEVICE, Where, on_both
+from tests.fl.graphs import pretended_graphs
 from tests.fl.operations import assert_can_be_captured, of_every_step
 from tests.fl.toy import CLASSIFIER, GENERATOR, VGG, same_bits, shard, task_input
 from tests.fl.training.cohorts import SIZES, STACKABLE, WIDE, assert_close, inputs, recipe_for
@@ -55,6 +56,19 @@ def test_steps_sent_at_once_change_no_bit(ahead: int, monkeypatch: pytest.Monkey
     usual = in_slots(cohort)
     monkeypatch.setattr(slots, "AHEAD", ahead)
     for one, other in zip(usual, in_slots(cohort), strict=True):
+        assert same_bits(one.tensors, other.tensors)
+        assert one.losses == other.losses
+
+
+@pytest.mark.parametrize("kind", STACKABLE)
+def test_a_replayed_wave_has_the_bits_of_one_that_is_run(kind: str) -> None:
+    run_spec, training = STACKABLE[kind]
+    cohort = [inputs(training, size, k, run_spec) for k, size in enumerate(SIZES)]
+    expected = in_slots(cohort)
+    with pretended_graphs() as graphs:
+        found = in_slots(cohort)
+    assert [graph.replays for graph in graphs] == [10]  # of 12 steps
+    for one, other in zip(found, expected, strict=True):
         assert same_bits(one.tensors, other.tensors)
         assert one.losses == other.losses
 
