@@ -65,8 +65,8 @@ class Replayed:
 
     def _capture(self, work: Callable[[], None]) -> None:
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-        # Products write to memory of the stream on which they are captured: graphs that are
-        # replayed on several at the same time must not share it. The default one takes no capture.
+        # cuBLAS has memory for each stream on which it is captured: graphs that are replayed at the
+        # same time, on several, must not share it. The default stream takes no capture.
         own = None if stream == torch.cuda.default_stream() else stream
         try:
             # It runs nothing. Another thread may meanwhile wait for a fit's state.

@@ -110,10 +110,11 @@ def test_on_a_gpu_models_too_large_for_slots_train_side_by_side(
     assert seen == parts
 
 
-@pytest.mark.parametrize("way", ["cohort", "slots", "alone"])
+@pytest.mark.parametrize("way", ["cohort", "slots", "side by side", "alone"])
 def test_who_has_a_further_stage_goes_on_to_it(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In slots in two waves."""
     monkeypatch.setattr(slots, "suits", lambda device: way == "slots")
+    monkeypatch.setattr(captured, "can_capture", lambda device: way == "side by side")
     monkeypatch.setattr(slots, "SLOTS", 2)
 
     def two_stages(own: TaskInput) -> Recipe:
