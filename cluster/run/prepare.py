@@ -32,7 +32,6 @@ from fl.methods.method import Assignment
 from fl.methods.registry import METHODS, Method, get_method
 from fl.models.registry import (
     CLASSIFIERS,
-    GENERATORS,
     MODELS,
     build_generator,
     build_shell,
@@ -41,17 +40,9 @@ from fl.models.registry import (
 )
 from fl.report.words import size
 from fl.seeding import numpy_generator
-from fl.training.classifier import (
-    ClassifierConfig,
-    starting_classifier,
-)
+from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.losses import check_own_loss
-from fl.training.private import (
-    PrivateClassifier,
-    PrivateGenerator,
-    private,
-    train_privately,
-)
+from fl.training.private import PrivateClassifier, PrivateGenerator, private, train_privately
 from fl.training.task import train_by_recipe
 
 log = logging.getLogger(__name__)
@@ -88,12 +79,10 @@ def _bytes(training: Training, run_spec: RunSpec) -> int:
     width = getattr(training, "width", 1.0)
     if name in CLASSIFIERS:
         model = build_shell(name, run_spec.inputs, classes, width=width)
-    elif name in GENERATORS:
+    else:
         with torch.device("meta"):
             latent = getattr(training, "latent", 20)
             model = build_generator(name, run_spec.image_shape, classes, latent=latent, width=width)
-    else:
-        return 0
     return sum(t.numel() * t.element_size() for t in model.state_dict().values())
 
 
@@ -139,10 +128,9 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
     read_again(run.dataset)
     run_spec = run.run_spec  # reads the disk where the data is a folder
     if run_spec.targets is not None and not method.any_targets:
-        able = [name for name, other in METHODS.items() if other.any_targets]
         raise UserError(
             f"{run.method} needs labels of classes, one for each sample; the targets are "
-            f"{run_spec.targets.kind}: allowed are {', '.join(able)}"
+            f"{run_spec.targets.kind}: allowed are {_for_any_targets()}"
         )
     with _named(run):
         assignments = _assignments(run, method, run_spec)
@@ -167,6 +155,11 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
         fusion_ranks=ranks,
         changes=changes,
     )
+
+
+def _for_any_targets() -> str:
+    """The methods whose clients train by the user's own loss, for any targets."""
+    return ", ".join(name for name, method in METHODS.items() if method.any_targets)
 
 
 def changes_of(run: RunConfig[Any], assignments: Sequence[Assignment]) -> dict[int, Changes]:
@@ -243,10 +236,9 @@ def _check_own_model(training: Training, method: Method, run_spec: RunSpec, *, d
     as_it_is &= training.task in (train_by_recipe, train_privately)
     uses_it = method.any_targets or as_it_is
     if own_loss and not uses_it:
-        able = [name for name, other in METHODS.items() if other.any_targets]
         raise UserError(
             f"{method.name} trains by a loss of its own, so {training.model} cannot have one: "
-            f"allowed are {', '.join(able)}, and methods that fuse what such clients train"
+            f"allowed are {_for_any_targets()}, and methods that fuse what such clients train"
         )
     if reason := unsteady(model, inputs):
         log.warning(
@@ -346,18 +338,9 @@ def prepare(
     partition = _partition(run, dataset, drawn)
     _check_tested(run, dataset, partition)
     # A Slurm job measures on its own node.
-    measure &= (launch.runtime == "ray" or launch.smoke) and not launch.slurm.submit
-    if measure:
+    if measure and (launch.runtime == "ray" or launch.smoke) and not launch.slurm.submit:
         say("measuring what clients need")
-        requests = measured(
-            admitted.assignments,
-            [len(indices) for indices in partition.train],
-            admitted.run_spec,
-            run.resources,
-            admitted.inventory,
-            anew=launch.smoke,
-        )
-        admitted = replace(admitted, requests=requests)
+        admitted = _with_measured(admitted, partition, anew=launch.smoke)
     if admitted.method.auxiliary is not None:
         say("reading images of another data set")
     return Prepared(
@@ -458,6 +441,21 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
         partition,
         train=tuple(pool[own] for own in partition.train),
         test=tuple(pool[own] for own in partition.test),
+    )
+
+
+def _with_measured(admitted: Admitted, partition: Partition, *, anew: bool) -> Admitted:
+    """With requests that were measured, where they are not stated."""
+    return replace(
+        admitted,
+        requests=measured(
+            admitted.assignments,
+            [len(own) for own in partition.train],
+            admitted.run_spec,
+            admitted.run.resources,
+            admitted.inventory,
+            anew=anew,
+        ),
     )
 
 
