@@ -295,17 +295,8 @@ def _execute(
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(max(1, min(usable_cores(), prepared.inventory.cpus)))
         placements = Placements(prepared.members)
-        settings = flatten(nested(prepared.run))
-        tensorboard = TensorBoard(run_dir / "tensorboard", prepared.members, settings)
-        listeners: list[Listener] = [
-            placements,
-            stack.enter_context(closing(JsonLines(run_dir / "metrics.jsonl"))),
-            stack.enter_context(closing(tensorboard)),
-            stack.enter_context(progress(prepared.members, console)),
-            SavedModels(run_dir / "model", best=launch.save_best, every=launch.save_every),
-            *others,
-        ]
-        events = Events(*listeners)
+        listeners = _listeners(launch, prepared, run_dir, console, stack)
+        events = Events(placements, *listeners, *others)
         events.emit(
             RunStart(run=run_dir.name, rounds=prepared.run.rounds, metric=_metric(prepared))
         )
@@ -330,6 +321,21 @@ def _execute(
     write_json(run_dir / "result.json", result)
     _tidy(run_dir / CHECKPOINTS, {STATE} if can_go_on(prepared.run) else set())
     return result
+
+
+def _listeners(
+    launch: Launch, prepared: Prepared, run_dir: Path, console: Console, stack: ExitStack
+) -> list[Listener]:
+    """What writes the run's events, draws them and shows them, until the stack ends; and what saves
+    models after rounds."""
+    settings = flatten(nested(prepared.run))
+    tensorboard = TensorBoard(run_dir / "tensorboard", prepared.members, settings)
+    return [
+        stack.enter_context(closing(JsonLines(run_dir / "metrics.jsonl"))),
+        stack.enter_context(closing(tensorboard)),
+        stack.enter_context(progress(prepared.members, console)),
+        SavedModels(run_dir / "model", best=launch.save_best, every=launch.save_every),
+    ]
 
 
 def _outcome(prepared: Prepared, clients: Clients, server: Server, inputs: JsonObject) -> Outcome:
