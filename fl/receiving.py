@@ -67,8 +67,7 @@ def receive(
                 began=began or {},
             )
             check(update, job.run_spec)
-            others = sorted(upload.keys() - seen)
-            if others and seen:  # who looks at none says nothing of which there may be
+            if seen and (others := sorted(upload.keys() - seen)):  # who looks at none allows all
                 raise ValueError(f"sent what nobody asked for: {', '.join(others[:5])}")
     except (ValueError, RuntimeError) as error:  # RuntimeError: torch, of tensors that do not fit
         reason = " ".join(str(error).split())[:300]
