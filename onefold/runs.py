@@ -352,9 +352,6 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-# What ``onefold export`` writes.
-
-
 def _export_figures(runs: dict[str, Path], file: Path) -> None:
     """Writes a line for each finished run: its name, and each figure that is a word or number."""
     results = {name: found for name, path in runs.items() if (found := _result_of(path))}

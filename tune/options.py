@@ -89,9 +89,6 @@ def parse_sweep(argv: Sequence[str]) -> tuple[SweepOptions, Launch]:
     return options, launch
 
 
-# Reads a sweep's space, by name or from a file, and checks it against the method's settings.
-
-
 KINDS: Mapping[str, Callable[..., Distribution]] = {
     "uniform": Uniform,
     "loguniform": LogUniform,
@@ -100,7 +97,7 @@ KINDS: Mapping[str, Callable[..., Distribution]] = {
 
 
 def read_space(text: str, method: str) -> dict[str, Distribution]:
-    """The space of that name, or of that YAML file.
+    """The space of that name, or of that YAML file, checked against the method's settings.
 
     Args:
         text: server, local, both, or a path that ends in .yaml or .yml.

@@ -47,11 +47,9 @@ from fl.training.task import train_by_recipe
 
 log = logging.getLogger(__name__)
 
-# Refuses models that main memory cannot hold, before one is built.
-
 
 def refuse_large(training: Training, run_spec: RunSpec) -> None:
-    """Refuses a client's model whose weights alone exceed the machine's main memory.
+    """Refuses, before it is built, a client's model whose weights alone exceed main memory.
 
     Raises:
         UserError: names the model, its size and the memory.
@@ -88,8 +86,6 @@ def _bytes(training: Training, run_spec: RunSpec) -> int:
 
 Changes = tuple[tuple[str, object], ...]
 """Settings by name, with values."""
-
-# Admits a run: refuses what configuration and machine rule out, before any data is read.
 
 
 @dataclass(frozen=True, kw_only=True)

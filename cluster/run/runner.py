@@ -66,17 +66,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-# An interrupt stays one, whatever fails because of it.
-
-
 @contextmanager
 def interrupt_first() -> Iterator[None]:
     """Raises the interrupt in whose course another error came, and not that error.
 
     Torch, interrupted while it writes a file, ends the file and complains about its length.
-
-    Raises:
-        KeyboardInterrupt: the one that was hidden.
     """
     try:
         yield
@@ -89,11 +83,9 @@ def interrupt_first() -> Iterator[None]:
         raise hidden from None
 
 
-# Which client ran where and when: the placements that a result records and the report draws.
-
-
 class Placements:
-    """Makes an entry per client from a run's events, of the last round that it took part in."""
+    """Which client ran where and when, for result and report: an entry for each, made from a run's
+    events, of the last round that it took part in."""
 
     def __init__(self, members: tuple[Client, ...]) -> None:
         self._entries: dict[int, JsonObject] = {
@@ -183,9 +175,6 @@ def _occupied(entry: JsonObject) -> float:
     return float(entry["end"] - entry["start"])
 
 
-# Saves a run's events as ``metrics.jsonl``.
-
-
 class JsonLines:
     """Appends each event to ``metrics.jsonl`` as it happens, but for clients' progress, of which
     there is too much, and which depends on the clock."""
@@ -207,11 +196,8 @@ class JsonLines:
             self._file.close()
 
 
-# Keeps the global model of some rounds.
-
-
 class SavedModels:
-    """Saves it after every so many rounds, and after the most accurate one so far."""
+    """Saves the global model after every so many rounds, and after the most accurate one so far."""
 
     def __init__(self, folder: Path, *, best: bool, every: int | None) -> None:
         self._folder, self._best, self._every = folder, best, every

@@ -171,9 +171,6 @@ def _cell(
     return StudyRun(launch=replace(launch, run=run), drawn=None)
 
 
-# A run's figures.
-
-
 def run_cell(cell: StudyRun) -> None:
     """Runs the cell in this process, its own, and writes its figures to the run's directory."""
     from cluster.run.runner import execute
