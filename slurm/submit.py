@@ -80,11 +80,9 @@ def log_of(run_dir: Path, job: str) -> Path:
 
 
 def send(launches: Sequence[Launch], folder: Path | None = None) -> list[tuple[Path, str]]:
-    """Makes the runs' directories and submits their jobs at once; gives each directory and job.
-
-    Args:
-        launches: runs of one allocation; several are a job array.
-        folder: where scripts and logs lie; by default in the first run's own directory.
+    """Makes the directories of runs of one allocation and submits their jobs at once, as an array
+    if they are several; gives each directory and job. Scripts and logs lie in ``folder``, by
+    default in the first run's own directory.
 
     Raises:
         UserError: a directory is taken, or sbatch refuses; then the new directories are gone again.

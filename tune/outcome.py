@@ -56,12 +56,8 @@ class TrialRow:
 
 
 def read_rows(folder: Path, defaults: SettingValues) -> list[TrialRow]:
-    """The sweep's trials by name, the default first.
-
-    Args:
-        folder: holds a directory per trial.
-        defaults: the configuration's own values of the settings that are searched.
-    """
+    """The trials of the folder by name, the default first, which has the values of the settings
+    that are searched as the configuration has them: ``defaults``."""
     paths = sorted(
         (path for path in folder.iterdir() if (path / SETTINGS).exists()),
         key=lambda path: (path.name != DEFAULT, path.name),
@@ -161,16 +157,11 @@ FINAL = "final"
 def compare(
     launch: Launch, settings: SettingValues, inventory: Inventory, *, seeds: int
 ) -> dict[str, JsonObject]:
-    """Runs both configurations with each seed, from the launch's on, on all training images.
+    """Runs the launch and the best settings with each seed, from the launch's on, on all training
+    images; without settings the launch is the best, and is run only once per seed.
 
     Returns the test accuracies of ``default`` and ``best``, and the ``gain``, their differences
     seed by seed, each as :func:`spread` has them.
-
-    Args:
-        launch: the sweep's.
-        settings: the best; empty if that is the default, which is then run only once per seed.
-        inventory: what they run on.
-        seeds: how many.
     """
 
     def accuracy(changes: SettingValues, label: str, seed: int) -> float:
@@ -226,13 +217,7 @@ def listed(settings: SettingValues) -> str:
 
 
 def print_summary(result: JsonObject, folder: Path, console: Console) -> None:
-    """Prints the last lines: what was saved, what is best, and what it gains.
-
-    Args:
-        result: the content of ``result.json``.
-        folder: the sweep's.
-        console: where to.
-    """
+    """Prints the last lines of a sweep's result: what was saved, what is best, and its gain."""
     saved, seconds = result["clients_trained_and_reused"], result["seconds"]
     best, default, gain = (result["test"][name] for name in ("best", "default", "gain"))
     lines = (

@@ -55,11 +55,8 @@ def cgroup_limits() -> Limits:
 def slurm_limits(environ: Mapping[str, str], *, cpus: float, gpus: int) -> Limits:
     """Cores and memory of the Slurm allocation on this node; no limits outside a job.
 
-    A variable that is absent, zero ("all of the node") or malformed limits nothing.
-
-    Args:
-        cpus: cores to multiply memory per CPU with where Slurm states no number of cores.
-        gpus: GPUs likewise.
+    A variable that is absent, zero ("all of the node") or malformed limits nothing. Memory per CPU
+    or GPU is multiplied with ``cpus`` and ``gpus`` where Slurm states no number of them.
     """
     if not environ.get("SLURM_JOB_ID"):
         return Limits()
@@ -156,12 +153,7 @@ class Inventory:
         return request if self.gpus else replace(request, gpus=0)
 
     def check(self, role: str, request: Request, *, measured: bool = False) -> None:
-        """Refuses a request that this machine can never meet.
-
-        Args:
-            role: the client's role.
-            request: what it asks for.
-            measured: whether its memory was measured, not set by hand.
+        """Refuses a request that this machine can never meet, be it ``measured`` or set by hand.
 
         Raises:
             UserError: with what was asked for and what there is.

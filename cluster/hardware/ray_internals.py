@@ -79,16 +79,10 @@ def start_cluster(
     first: str | None,
     template: Path | None = None,
 ) -> None:
-    """Starts a cluster in this process, which is its driver.
+    """Starts a cluster in this process, which is its driver; its sockets and logs lie in ``root``.
 
-    Args:
-        cpus: cores it hands out.
-        gpus: GPUs it hands out.
-        memory_bytes: memory it hands out.
-        store_bytes: size of its object store.
-        root: directory of its sockets and logs.
-        first: see :func:`job_config`.
-        template: see :mod:`cluster.hardware.worker_template`.
+    It hands out so many cores and GPUs and so much memory, beside its object store. ``first``: see
+    :func:`job_config`; ``template``: see :mod:`cluster.hardware.worker_template`.
     """
     import ray
 
@@ -165,11 +159,8 @@ class _Folders(list[str]):
 
 
 def job_config(first: str | None) -> Any:
-    """The job's configuration, for ``ray.init``.
-
-    Args:
-        first: the folder in which workers look for modules first; None for the present one.
-    """
+    """The job's configuration, for ``ray.init``: workers look for modules in the folder ``first``,
+    or else in the present one."""
     from ray.job_config import JobConfig
 
     config = JobConfig()

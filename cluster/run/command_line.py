@@ -40,14 +40,8 @@ EXAMPLES = """examples:
 
 
 def short_help(prog: str, method: str, methods: Iterable[str], settings: Iterable[str]) -> str:
-    """Usage, examples, methods, and the settings' names: those at the top, and by group.
-
-    Args:
-        prog: the command.
-        method: whose settings they are.
-        methods: names of all methods.
-        settings: dotted names of all settings that the method has.
-    """
+    """Usage of the command, examples, all methods, and the dotted names of the ``settings`` that a
+    method has: those at the top, and by group."""
     groups: dict[str, list[str]] = {}
     for name in sorted(settings):
         group, dot, rest = name.replace("_", "-").partition(".")
@@ -115,11 +109,8 @@ def check_run_name(name: str) -> None:
 
 
 def choices_help(settings: Mapping[str, Any]) -> str:
-    """The words that settings may have for values, each list once, below those that take them.
-
-    Args:
-        settings: annotated types by name, see :func:`setting_types`.
-    """
+    """The words that settings may have for values, each list once, below those that take them; the
+    ``settings`` as of :func:`setting_types`."""
     takers: dict[tuple[str, ...], list[str]] = {tuple(presets()): ["--preset"]}
     for name, kind in settings.items():
         lists = (bound.names for bound in bounds_in(kind) if isinstance(bound, OneOf | DatasetName))

@@ -107,11 +107,8 @@ class Admitted:
 
 
 def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
-    """Checks the run against itself and against what it may use.
-
-    Args:
-        launch: the run.
-        inventory: what it may use. Default: what there is on this machine or cluster.
+    """Checks the run against itself and against what it may use: by default all that there is on
+    this machine or cluster.
 
     Raises:
         UserError: one line, for whatever the configuration or this machine rule out.

@@ -173,10 +173,7 @@ def run_all(runs: Runs) -> list[Figure]:
 
 def run_each(runs: Runs, result_of: Callable[[Launch, str], JsonObject]) -> list[Figure]:
     """The figures of all runs, each reported when it has ended; those of failed ones say so.
-
-    Args:
-        runs: by cell and seed.
-        result_of: makes a run's result, under a title.
+    ``result_of`` makes a run's result, under a title.
 
     Raises:
         ClientFailed: no run has a result.
@@ -214,12 +211,8 @@ def figure_of(
 
 
 def refuse_any(launches: Mapping[str, Launch]) -> None:
-    """Refuses all cells where one cannot be run, by preparing a run of each in this process.
-
-    A table of hours then does not end at its last cell.
-
-    Args:
-        launches: a run of each cell, by the cell's name.
+    """Refuses all cells where one cannot be run, by preparing a run of each, by the cell's name, in
+    this process: a table of hours then does not end at its last cell.
 
     Raises:
         UserError: the cell's name, and what is wrong with it.
