@@ -142,10 +142,7 @@ class Inventory:
     def bundle(self) -> Bundle:
         """All of it, as one bundle to place clients in."""
         return Bundle(
-            name=self.node,
-            cpus=self.cpus,
-            gpus=len(self.gpus),
-            memory_bytes=self.memory_bytes,
+            name=self.node, cpus=self.cpus, gpus=len(self.gpus), memory_bytes=self.memory_bytes
         )
 
     def scaled(self, request: Request) -> Request:

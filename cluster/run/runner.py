@@ -391,11 +391,7 @@ def open_federation(
 
 
 def _result(
-    launch: Launch,
-    prepared: Prepared,
-    outcome: Outcome,
-    clients: Clients,
-    server: Server,
+    launch: Launch, prepared: Prepared, outcome: Outcome, clients: Clients, server: Server
 ) -> JsonObject:
     run = prepared.run
     last = outcome.epochs[-1]
