@@ -10,35 +10,48 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
 
 from cluster.clients.locks import Locks
 from cluster.clients.memory_cap import OverspentError
-from cluster.doctor_federation import OVERSPENDER
 from cluster.hardware.gpus import DriverWarning, driver_version, find_gpus
 from cluster.hardware.inventory import take_inventory
 from cluster.hardware.private_folders import temporary_folder
 from cluster.hardware.private_ray import parse_address, prepare_environment
 from cluster.hardware.shadows import environment, python
-from cluster.run.command_line import parse_record, setting_types
-from cluster.run.run_dir import versions
+from cluster.run.command_line import parse, parse_record, setting_types
+from cluster.run.prepare import prepare
+from cluster.run.run_dir import claimed, versions
+from cluster.run.runner import execute
 from cluster.run.steps import stop_with
 from fl.bounds import Settings
 from fl.errors import UserError
+from fl.federation import TaskInput, TaskOutput
 from fl.json_files import JsonObject, read_json, write_json
 from fl.own_process import run_as_command, within
 from fl.report.words import size
+from fl.training.classifier import ClassifierConfig
 from fl.whole_files import write_atomically
 from kernels import nearest_to_centroid
 
 LIMIT_S, RUN_S = 60.0, 180.0
 """Seconds that a look at the machine or a check may take, and each run of the federation."""
+TINY = "--run-a-tiny-federation"
+"""In front of a run's options has this module run it, with an ``OVERSPENDER``."""
+SETTINGS = """
+--method=fedmho-sd --dataset=digits --data.max-train=200 --data.max-test=100 --filter=none
+--classifier.model=cnn --classifier.width=0.2 --classifier.epochs=5 --resources.classifier.gpus=0.5
+--generator.width=0.1 --generator.epochs=5 --num-samples=200 --resources.generator.gpus=0.5
+--fusion.epochs=2 --fusion.batch-size=16 --fusion.optimizer=sgd --fusion.lr=0.01
+--fusion-timeout=60 --on-client-failure=drop"""
+OVERSPENDER = 1  # the second client, of a classifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,10 +213,9 @@ def federation(options: DoctorOptions) -> str:
 
 
 def run_tiny(run_dir: Path, *options: str, **environ: str) -> tuple[JsonObject, Tensor]:
-    """The result of a run of :mod:`cluster.doctor_federation`, in a process of its own, and the
-    weights of its model."""
+    """The result of :func:`overspending_run` in a process of its own, and its model's weights."""
     where = [f"--output-dir={run_dir.parent}", f"--name={run_dir.name}"]
-    command = [*python("cluster.doctor_federation"), *where, *options]
+    command = [*python("cluster.doctor"), TINY, *where, *options]
     env = environment() | environ
     try:
         done = subprocess.run(command, env=env, stderr=subprocess.PIPE, text=True, timeout=RUN_S)
@@ -213,6 +225,34 @@ def run_tiny(run_dir: Path, *options: str, **environ: str) -> tuple[JsonObject, 
         raise RuntimeError(done.stderr)
     model = load_file(run_dir / "model" / "global.safetensors")
     return read_json(run_dir / "result.json"), torch.cat([t.flatten() for t in model.values()])
+
+
+def overspend(inputs: TaskInput) -> TaskOutput:
+    """Takes twice the client's main memory, or all of its share of a GPU, CUDA's own too."""
+    wanted = 2 * inputs.client.request.memory_bytes
+    if inputs.device.type == "cuda":
+        whole = torch.cuda.get_device_properties(0).total_memory
+        wanted = int(inputs.client.request.gpus * whole)
+    torch.empty(wanted, dtype=torch.int8, device=inputs.device)
+    raise RuntimeError("a client went over its share of memory, and nothing stopped it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overspender(ClassifierConfig):
+    """The training record of the client that takes too much memory."""
+
+    task = staticmethod(overspend)
+
+
+def overspending_run(options: Sequence[str]) -> None:
+    """A tiny run with these options too, in which a client overspends."""
+    launch = parse([*SETTINGS.split(), *options])
+    prepared = prepare(launch)
+    first, second, *others = prepared.members
+    second = replace(second, training=Overspender(**vars(second.training)))
+    prepared = replace(prepared, members=(first, second, *others))
+    with claimed(launch) as run_dir:
+        execute(launch, prepared, run_dir, Console(quiet=True), report=False)
 
 
 ADVICE: dict[Callable[[DoctorOptions], str], str] = {
@@ -241,5 +281,8 @@ def perform(check: Callable[[DoctorOptions], str], options: DoctorOptions) -> Js
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == [TINY]:
+        overspending_run(sys.argv[2:])
+        sys.exit()
     # A check that hangs has left a thread behind, which must not hold up the end.
     run_as_command(main, at_once=True)
