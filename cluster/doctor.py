@@ -26,9 +26,9 @@ from cluster.hardware.inventory import take_inventory
 from cluster.hardware.private_folders import temporary_folder
 from cluster.hardware.private_ray import parse_address, prepare_environment
 from cluster.hardware.shadows import environment, python
-from cluster.run.command_line import parse, parse_record, setting_types
+from cluster.run.command_line import parse, parse_record
 from cluster.run.prepare import prepare
-from cluster.run.run_dir import claimed, versions
+from cluster.run.run_dir import claimed, existing, versions
 from cluster.run.runner import execute
 from cluster.run.steps import stop_with
 from fl.bounds import Settings
@@ -78,10 +78,9 @@ class DoctorOptions(Settings):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0 fit, 1 not fit, 2 bad usage."""
-    names = [name for name, _ in setting_types(DoctorOptions)]
     arguments = sys.argv[1:] if argv is None else argv
     try:
-        return _examine(parse_record(DoctorOptions, arguments, names, "python -m cluster.doctor"))
+        return _examine(parse_record(DoctorOptions, arguments, "python -m cluster.doctor"))
     except UserError as error:
         return stop_with(error)
 
@@ -138,7 +137,7 @@ def look_around(output_dir: Path) -> dict[str, str]:
         "Triton": package["triton"],
         "Ray": package["ray"],
         "Slurm": f"{shutil.which('sbatch') or 'no sbatch'}; in {f'job {job}' if job else 'no job'}",
-        **{n: f"{f}, {size(shutil.disk_usage(_above(f)).free)} free" for n, f in folders.items()},
+        **{n: f"{f}, {size(shutil.disk_usage(existing(f)).free)} free" for n, f in folders.items()},
         "notes": "; ".join(str(warning.message) for warning in caught) or "none",
     }
 
@@ -147,7 +146,7 @@ def runs_folder(options: DoctorOptions) -> str:
     """Where runs go a lock that one holder has is not given to another, and a file that is replaced
     stays whole for who reads it."""
     old, new = (bytes([k]) * 2**16 for k in range(2))
-    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=_above(options.output_dir)) as folder:
+    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=existing(options.output_dir)) as folder:
         first, second = (Locks(Path(folder, "locks")) for _ in range(2))
         first.acquire("doctor")
         # Elsewhere than on Linux a process is never kept out by its own locks.
@@ -160,11 +159,6 @@ def runs_folder(options: DoctorOptions) -> str:
             if (reader.read(), file.read_bytes()) != (old, new):
                 raise RuntimeError("a reader saw part of a file while it was replaced")
     return "locks have one holder, and a file that was replaced was whole for its reader"
-
-
-def _above(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
-    return next(place for place in (folder / "runs").absolute().parents if place.exists())
 
 
 def distance_filter(_: DoctorOptions) -> str:

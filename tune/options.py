@@ -80,9 +80,8 @@ def parse_sweep(argv: Sequence[str]) -> tuple[SweepOptions, Launch]:
         UserError: one line, for whatever is wrong.
         SystemExit: with 0, after printing help.
     """
-    own = [field.name for field in fields(SweepOptions)]
-    options, rest = parse_record(SweepOptions, argv, own, PROG, return_unknown_args=True)
-    launch = parse(rest, prog=PROG, beside=own)
+    options, rest = parse_record(SweepOptions, argv, PROG, return_unknown_args=True)
+    launch = parse(rest, prog=PROG, beside=[field.name for field in fields(SweepOptions)])
     launch.refuse_smoke()
     if launch.run.data.validation:
         raise UserError("a sweep sets data.validation itself: give --validation")

@@ -62,18 +62,9 @@ def short_help(prog: str, method: str, methods: Iterable[str], settings: Iterabl
 
 def wrapped(words: Iterable[str], indent: int = 2) -> str:
     """The words in lines of at most ``WIDTH`` columns; none is broken."""
-    text = ", ".join(words)
-    return (
-        textwrap.fill(
-            text,
-            WIDTH,
-            initial_indent=" " * indent,
-            subsequent_indent=" " * indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        + "\n"
-    )
+    whole: Any = {"break_long_words": False, "break_on_hyphens": False}
+    lines = textwrap.wrap(", ".join(words), WIDTH - indent, **whole)
+    return "\n".join(" " * indent + line for line in lines) + "\n"
 
 
 def within_width(text: str) -> str:
@@ -194,7 +185,7 @@ def _parsed(
         arguments.append("--slurm.submit")
     own = ["--help" if a == "--help-all" else a for a in argv if a != "--slurm"]
     try:
-        launch: Launch = parse_record(record, [*arguments, *own], [*valid, *beside], prog)
+        launch: Launch = parse_record(record, [*arguments, *own], prog, beside)
     except SystemExit:  # after help
         print(choices_help(valid), end="")
         raise
@@ -331,18 +322,13 @@ def _last(settings: list[JsonObject], name: str) -> Any:
 
 
 def parse_record(
-    record: Any, arguments: Sequence[str], valid: Iterable[str], prog: str, **how: Any
+    record: Any, arguments: Sequence[str], prog: str, beside: Iterable[str] = (), **how: Any
 ) -> Any:
-    """Arguments to a record.
+    """Arguments to a record of that type, which is checked once it is complete, so that errors name
+    settings as the user types them.
 
-    The record is checked once it is complete, so that errors name settings as the user types them.
-
-    Args:
-        record: the record's type.
-        arguments: the command line.
-        valid: names that an error about an unknown option lists.
-        prog: the command, for its help.
-        how: further arguments of ``tyro.cli``.
+    ``beside``: names of settings that an error about an unknown option lists beside the record's.
+    ``how``: further arguments of ``tyro.cli``.
 
     Raises:
         UserError: whatever is wrong.
@@ -350,16 +336,14 @@ def parse_record(
     """
     # Descriptions are read from the sources, a fifth of the time, which only help is worth.
     config = () if {"-h", "--help"} & set(arguments) else (tyro.conf.HelptextFromCommentsOff,)
+
+    def no_option(name: str) -> str:
+        kinds = dict(setting_types(record))
+        named = [n for n, kind in kinds.items() if tyro.conf.Positional not in get_args(kind)]
+        return unknown_setting(name, [*named, *beside], "option")
+
     with deferred():
-        found = parsed(
-            record,
-            arguments,
-            prog,
-            lambda name: unknown_setting(name, valid, "option"),
-            shown=within_width,
-            config=config,
-            **how,
-        )
+        found = parsed(record, arguments, prog, no_option, within_width, config=config, **how)
     check_tree(found[0] if isinstance(found, tuple) else found, flat=FLATTENED)
     return found
 

@@ -165,10 +165,15 @@ def check_place(launch: Launch) -> None:
         store = launch.output_dir / ".store"
         if store.exists() and not store.is_dir():
             raise UserError(f"{store} must be a folder, the store of updates: move that file away")
-        there = next(p for p in path.absolute().parents if p.exists())
+        there = existing(path.parent)
         if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
             raise UserError(f"cannot write to {there}; choose another --output-dir")
         _refuse_taken(path, launch)
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
 
 
 def _occupy(launch: Launch, held: ExitStack, call: str | None) -> Path:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from cluster.run.command_line import parse_record, setting_types
+from cluster.run.command_line import parse_record
 from cluster.run.slurm_options import SlurmOptions
 from cluster.studies.cells import TABLES
 from cluster.studies.comparison import Scale
@@ -94,6 +94,5 @@ def parse_suite(argv: Sequence[str]) -> SuiteOptions:
     if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
         argv = [*(a for a in argv if a != "--slurm"), "--slurm.submit"]
     argv = ["--scale=small" if a == "--small" else a for a in argv]
-    names = [name for name, _ in setting_types(SuiteOptions) if name != "name"]
-    options: SuiteOptions = parse_record(SuiteOptions, argv, names, "python -m cluster.suite")
+    options: SuiteOptions = parse_record(SuiteOptions, argv, "python -m cluster.suite")
     return options
