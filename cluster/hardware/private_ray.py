@@ -32,6 +32,7 @@ from cluster.hardware.ray_internals import (
     token_at_home,
 )
 from cluster.hardware.shadows import first_for_workers
+from cluster.scheduling.capacity import Bundle
 from fl.errors import UserError, reason_of
 from fl.whole_files import write_atomically
 
@@ -49,19 +50,12 @@ MESSAGE = (
 
 @contextlib.contextmanager
 def private_ray(
-    *,
-    cpus: float,
-    gpus: float,
-    memory_bytes: int,
-    published: Path | None = None,
-    template: Path | None = None,
+    whole: Bundle, *, published: Path | None = None, template: Path | None = None
 ) -> Iterator[None]:
     """Starts a cluster that no other process finds by chance, and ends only its own processes.
 
     Args:
-        cpus: cores it may hand out.
-        gpus: GPUs it may hand out.
-        memory_bytes: memory for clients and object store together.
+        whole: what it may hand out, with memory for clients and object store together.
         published: file that holds ``HOST:PORT`` of the cluster while it is there.
         template: what its workers are forked from, see :mod:`cluster.hardware.worker_template`.
 
@@ -71,14 +65,14 @@ def private_ray(
     import_ray()
 
     def start() -> None:
-        store_bytes = object_store_bytes(memory_bytes)
+        store_bytes = object_store_bytes(whole.memory_bytes)
         # Its processes ignore what a terminal sends to all of a command.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINALS)
         try:
             start_cluster(
-                cpus=cpus,
-                gpus=gpus,
-                memory_bytes=memory_bytes - store_bytes,
+                cpus=whole.cpus,
+                gpus=whole.gpus,
+                memory_bytes=whole.memory_bytes - store_bytes,
                 store_bytes=store_bytes,
                 root=rays_folder(root),
                 first=first_for_workers(),
