@@ -290,11 +290,7 @@ def _lines(runs: Mapping[str, Path], many: Iterable[Many]) -> list[str]:
 
 
 def _result_of(run: Path) -> JsonObject | None:
-    """What the run found; None if it is not finished.
-
-    Raises:
-        UserError: its result.json is damaged.
-    """
+    """What the run found; None if it is not finished. Raises `UserError` if its file is damaged."""
     try:
         return read_json(run / "result.json")
     except FileNotFoundError:

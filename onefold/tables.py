@@ -103,10 +103,7 @@ def _checked(
     planned: Iterator[tuple[Cell, Launch, dict[str, Any]]],
 ) -> tuple[dict[tuple[Cell, int], Launch], dict[str | None, Any], dict[str | None, Result]]:
     """The runs by cell and seed; by name what each is to be given, and results there are already.
-
-    Raises:
-        UserError: two runs have one name, or a cell cannot be run.
-    """
+    Raises `UserError` if two runs have one name, or a cell cannot be run."""
     runs: dict[tuple[Cell, int], Launch] = {}
     given: dict[str | None, Any] = {}
     found: dict[str | None, Result] = {}
@@ -173,11 +170,8 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _listed(axes: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-    """The axes' values; a row is known by their names alone.
-
-    Raises:
-        UserError: an axis has no values, or two of the same name.
-    """
+    """The axes' values; a row is known by their names alone. Raises `UserError` for an axis that
+    has no values, or two of the same name."""
     listed = {axis: list(values) for axis, values in axes.items()}
     for axis, values in listed.items():
         if not values:

@@ -71,14 +71,11 @@ class SweepOptions(Settings):
 
 
 def parse_sweep(argv: Sequence[str]) -> tuple[SweepOptions, Launch]:
-    """A sweep's own options, and those of all its runs.
+    """A sweep's own options, and those of all its runs; raises as
+    :func:`cluster.run.command_line.parse`.
 
     The two are parsed one after the other, since a method's settings are at the top level too and
     one may have the name of a sweep's option.
-
-    Raises:
-        UserError: one line, for whatever is wrong.
-        SystemExit: with 0, after printing help.
     """
     options, rest = parse_record(SweepOptions, argv, PROG, return_unknown_args=True)
     launch = parse(rest, prog=PROG, beside=[field.name for field in fields(SweepOptions)])
@@ -151,12 +148,9 @@ def _distribution(kind: str, value: Any) -> Distribution:
 
 
 def check_space(space: Space, options: SweepOptions, launch: Launch) -> None:
-    """Refuses, before any trial starts, values that the configuration would refuse in one.
-
-    Raises:
-        UserError: a choice or an end of a range is no value of its setting, a grid has too many
-            points, there is no epoch that the scheduler or metric needs.
-    """
+    """Raises `UserError`, before any trial starts, for a choice or an end of a range that is no
+    value of its setting, a grid with too many points, or a scheduler or metric that lacks its
+    epochs."""
     if get_method(launch.run.method).spaces.epochs is None:
         for name, needed in {"metric": "accuracy", "scheduler": "fifo"}.items():
             if (given := getattr(options, name)) != needed:

@@ -296,11 +296,8 @@ def _tune_config(options: SweepOptions, seed: int, epochs: int, at_once: int) ->
 
 
 def restored(path: str, trainable: Any, samples: JsonObject) -> tune.Tuner:
-    """The search as Tune's own files in the sweep's folder have it.
-
-    Raises:
-        UserError: they are damaged.
-    """
+    """The search as Tune's own files in the sweep's folder have it; raises `UserError` if they are
+    damaged."""
     try:
         return tune.Tuner.restore(
             path, trainable, resume_unfinished=True, restart_errored=True, param_space=samples

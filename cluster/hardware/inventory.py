@@ -150,11 +150,8 @@ class Inventory:
         return request if self.gpus else replace(request, gpus=0)
 
     def check(self, role: str, request: Request, *, measured: bool = False) -> None:
-        """Refuses a request that this machine can never meet, be it ``measured`` or set by hand.
-
-        Raises:
-            UserError: with what was asked for and what there is.
-        """
+        """Raises `UserError` for a request that this machine can never meet, with what was asked
+        for and what there is. ``measured``: whether its memory was measured, not set by hand."""
         if could_fit(self.bundle, self._need(request)):
             return
         setting = ResourcesConfig.setting(role)

@@ -129,12 +129,10 @@ def joined_ray(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _in_cluster(start: Callable[[], None], what: str, after: str) -> Iterator[None]:
-    """Has this process in the cluster that ``start`` starts or joins, until the context ends.
+    """Has this process in the cluster that ``start`` starts or joins, until the context ends;
+    raises `UserError` if that fails: ``what``, why, and what to do ``after``.
 
     SIGTERM's handler stays: Ray replaces it when it starts, and resets it when it ends.
-
-    Raises:
-        UserError: ``start`` fails: ``what``, why, and what to do ``after``.
     """
     import ray
 
@@ -213,11 +211,8 @@ def import_ray() -> None:
 
 
 def refuse_other_systems() -> None:
-    """Refuses to use Ray elsewhere than on Linux, by which clients' memory is capped and counted.
-
-    Raises:
-        UserError: this is another system.
-    """
+    """Raises `UserError` elsewhere than on Linux, by which clients' memory is capped and
+    counted."""
     if sys.platform != "linux":
         raise UserError(
             "clients and trials on Ray need Linux; "
@@ -262,11 +257,8 @@ def object_store_bytes(memory_bytes: int, shared_memory: Path = Path("/dev/shm")
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of a cluster.
-
-    Raises:
-        UserError: it names none. No cluster is searched for: it could be another user's.
-    """
+    """Host and port of a cluster; raises `UserError` for none: no cluster is searched for, which
+    could be another user's."""
     parsed = re.fullmatch(r"(?P<host>[^\s:/]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})", address)
     if not parsed or not 0 < int(parsed["port"]) < 65536:
         raise UserError(f"ray_address must be HOST:PORT, got {address!r}")

@@ -84,11 +84,7 @@ LONGEST_BYTES = 200
 
 
 def check_run_name(name: str) -> None:
-    """Refuses a name that is no plain name of a folder.
-
-    Raises:
-        UserError: says what is allowed.
-    """
+    """Raises `UserError` for a name that is no plain name of a folder."""
     size = len(name.encode(errors="replace"))
     plain = name.isprintable() and "/" not in name and not name.startswith(".")
     if not plain or not name.strip() or size > LONGEST_BYTES:
@@ -220,11 +216,8 @@ def load_yaml(path: Any) -> JsonObject:
 
 
 def load_mapping(path: Any) -> JsonObject:
-    """All that a YAML file of settings holds.
-
-    Raises:
-        UserError: one line, as it cannot be read or holds something else.
-    """
+    """All that a YAML file of settings holds; raises `UserError`, of one line, if it cannot be read
+    or holds something else."""
     try:
         values = read_yaml(path)
     except FileNotFoundError:

@@ -42,11 +42,8 @@ log = logging.getLogger(__name__)
 
 
 def refuse_large(training: Training, run_spec: RunSpec) -> None:
-    """Refuses, before it is built, a client's model whose weights alone exceed main memory.
-
-    Raises:
-        UserError: names the model, its size and the memory.
-    """
+    """Raises `UserError`, before it is built, for a client's model whose weights alone exceed main
+    memory."""
     name, width = training.model, getattr(training, "width", 1.0)
     known = MODELS.get(name)
     if known is None or known.source:  # one of the user's is built as it is, on one step
@@ -206,13 +203,9 @@ def _tried_as(training: Training) -> tuple[object, ...]:
 
 
 def _check_own_model(training: Training, method: Method, run_spec: RunSpec, *, dp: bool) -> None:
-    """Refuses what would train otherwise than a model of the user's, or its loss, is meant.
-
-    Raises:
-        UserError: the method's clients train by another loss, and it names the methods that take
-            the user's; the loss fails; or the model answers with probabilities where logits are
-            taken.
-    """
+    """Raises `UserError` for what would train otherwise than a model of the user's, or its loss, is
+    meant: the method's clients train by another loss, the loss fails, or the model answers with
+    probabilities where logits are taken."""
     if not (isinstance(training, ClassifierConfig) and MODELS[training.model].source):
         return
     model, inputs = starting_classifier(training, training.answered(run_spec)), run_spec.inputs

@@ -150,11 +150,8 @@ def claimed(launch: Launch, call: str | None = None) -> Iterator[Path]:
 
 
 def check_place(launch: Launch) -> None:
-    """Refuses what :func:`claimed` would refuse as things are now; writes nothing.
-
-    Raises:
-        UserError: one line.
-    """
+    """Raises `UserError` for what :func:`claimed` would refuse as things are now; writes
+    nothing."""
     with refused_by_disk():
         path = locate(launch)
         if not str(launch.output_dir).isprintable():  # it stands in reports, which are UTF-8

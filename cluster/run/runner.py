@@ -203,11 +203,8 @@ class SavedModels:
         self._folder, self._best, self._every = folder, best, every
 
     def __call__(self, event: Event) -> None:
-        """Writes the files of a round that has ended.
-
-        Raises:
-            UserError: there is no global model.
-        """
+        """Writes the files of a round that has ended; raises `UserError` if there is no global
+        model."""
         if not isinstance(event, RoundEnd):
             return
         names = ["best"] if self._best and event.best else []

@@ -80,12 +80,8 @@ class StudyOptions(Settings):
 
 
 def parse_study(argv: Sequence[str]) -> tuple[StudyOptions, list[str]]:
-    """The study's own options, and the launch's arguments for all its runs.
-
-    Raises:
-        UserError: one line, for whatever is wrong.
-        SystemExit: with 0, after printing help.
-    """
+    """The study's own options, and the launch's arguments for all its runs; raises as
+    :func:`cluster.run.command_line.parse`."""
     options, rest = parse_record(
         StudyOptions, argv, "python -m cluster.study", return_unknown_args=True
     )

@@ -69,11 +69,8 @@ class SuiteOptions(Settings):
 
 
 def numbers(name: str, text: str, *, least: int = 0) -> list[int]:
-    """A setting's numbers, each once.
-
-    Raises:
-        UserError: one is no whole number, or too small.
-    """
+    """A setting's numbers, each once; raises `UserError` if one is no whole number, or too
+    small."""
     found = []
     for part in text.split(","):
         if not part.strip().isdecimal() or int(part) < least:
@@ -85,12 +82,7 @@ def numbers(name: str, text: str, *, least: int = 0) -> list[int]:
 
 
 def parse_suite(argv: Sequence[str]) -> SuiteOptions:
-    """Parses the command line.
-
-    Raises:
-        UserError: one line, for whatever is wrong.
-        SystemExit: with 0, after printing help.
-    """
+    """Parses the command line; raises as :func:`cluster.run.command_line.parse`."""
     if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
         argv = [*(a for a in argv if a != "--slurm"), "--slurm.submit"]
     argv = ["--scale=small" if a == "--small" else a for a in argv]

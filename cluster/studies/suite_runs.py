@@ -31,11 +31,8 @@ Runs = Mapping[tuple[Cell, int], Launch]
 def runs_of(
     options: SuiteOptions, cells: Sequence[Cell], seeds: Sequence[int]
 ) -> dict[tuple[Cell, int], Launch]:
-    """The cells' runs.
-
-    Raises:
-        UserError: a setting is wrong, or does not go with the suite's options.
-    """
+    """The cells' runs; raises `UserError` for a setting that is wrong, or that does not go with the
+    suite's options."""
     where = [
         f"--output-dir={options.output_dir}",
         f"--data-root={options.data_root}",
@@ -211,12 +208,9 @@ def figure_of(
 
 
 def refuse_any(launches: Mapping[str, Launch]) -> None:
-    """Refuses all cells where one cannot be run, by preparing a run of each, by the cell's name, in
-    this process: a table of hours then does not end at its last cell.
-
-    Raises:
-        UserError: the cell's name, and what is wrong with it.
-    """
+    """Raises `UserError`, with the cell's name, if one cannot be run, by preparing a run of each in
+    this process: a table of hours then does not end at its last cell. ``launches``: by the cell's
+    name."""
     for name, launch in launches.items():
         try:
             prepare(launch, measure=False)
@@ -225,11 +219,8 @@ def refuse_any(launches: Mapping[str, Launch]) -> None:
 
 
 def earlier(launch: Launch) -> JsonObject | None:
-    """The result of a finished run with the same settings; None where none is finished.
-
-    Raises:
-        UserError: it has other settings.
-    """
+    """The result of a finished run with the same settings; None where none is finished. Raises
+    `UserError` if it has other settings."""
     if not finished(launch):
         return None
     run_dir = locate(launch)
