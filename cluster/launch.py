@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cluster.run.steps import Steps, ended, loading, stop_with
+from cluster.run.steps import Steps, ended, loading, print_text, stop_with
 from fl.errors import UserError
 from fl.json_files import JsonObject
 from fl.own_process import run_as_command
@@ -88,8 +88,7 @@ def _print_summary(result: JsonObject, run_dir: Path, console: Console) -> None:
         )
     lines += [f"without  client {k}: {reason}" for k, reason in result["dropped"].items()]
     lines += [f"time     {result['seconds']['total']:.1f} s", f"report   {run_dir / 'report.html'}"]
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
+    print_text("\n".join(lines), console)
 
 
 if __name__ == "__main__":

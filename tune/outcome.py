@@ -13,6 +13,7 @@ from rich.table import Column, Table
 from cluster.hardware.inventory import Inventory
 from cluster.run.options import Launch
 from cluster.run.prepare import prepare
+from cluster.run.steps import print_text
 from fl.events import ClientEnd, Epoch, Event, RunStart
 from fl.federation import Client
 from fl.json_files import JsonObject, SettingValues, read_json, write_json
@@ -206,8 +207,7 @@ def print_trials(rows: Sequence[TrialRow], options: SweepOptions, console: Conso
     console.print(table, highlight=False)
     for row in rows:
         if row.status == "failed":
-            line = f"trial {row.name} failed: {row.reason}"
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            print_text(f"trial {row.name} failed: {row.reason}", console)
 
 
 def listed(settings: SettingValues) -> str:
@@ -234,8 +234,7 @@ def print_summary(result: JsonObject, folder: Path, console: Console) -> None:
         f"again    python -m cluster.launch --config {folder / 'best.yaml'}",
         f"report   {folder / 'report.html'}",
     )
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    print_text("\n".join(lines), console)
 
 
 def _plus_minus(spread: JsonObject) -> str:
