@@ -189,17 +189,21 @@ def take_inventory(environ: Mapping[str, str] = os.environ) -> Inventory:
     """
     gpus = find_gpus(environ)
     cores = usable_cores()
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [cgroup_limits(), slurm_limits(environ, cpus=cores, gpus=len(gpus))]
     job = environ.get("SLURM_JOB_ID")
     return Inventory(
         node=socket.gethostname(),
         cpus=max(1, int(min(cores, *(limit.cpus for limit in limits)))),
-        memory_bytes=int(min(memory_bytes, *(limit.memory_bytes for limit in limits))),
+        memory_bytes=int(min(main_memory(), *(limit.memory_bytes for limit in limits))),
         gpus=gpus,
         source=f"slurm job {job}" if job else "machine",
         cpu=_cpu_name(),
     )
+
+
+def main_memory() -> int:
+    """Bytes of main memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def usable_cores() -> int:

@@ -1,7 +1,6 @@
 """Prepares a run: data, partition, clients and requests, with all checks before anything starts."""
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cluster.hardware.inventory import Inventory, take_inventory
+from cluster.hardware.inventory import Inventory, main_memory, take_inventory
 from cluster.hardware.private_ray import joined_inventory, refuse_other_systems
 from cluster.hardware.shadows import refuse_shadows
 from cluster.profiling.requests import Requests, measured, stated
@@ -54,11 +53,6 @@ def refuse_large(training: Training, run_spec: RunSpec) -> None:
             f"{name} with width {width:g} has {size(needed)} of weights, this machine has "
             f"{size(there)} of memory: lower width"
         )
-
-
-def main_memory() -> int:
-    """Bytes of main memory of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _bytes(training: Training, run_spec: RunSpec) -> int:
