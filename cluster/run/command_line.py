@@ -272,12 +272,10 @@ def setting_types(record: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def as_arguments(name: str, value: object) -> list[str]:
     """One setting as command-line arguments."""
     *parents, last = name.replace("_", "-").split(".")
+    flag = "--" + ".".join([*parents, f"no-{last}" if value is False else last])
     if isinstance(value, bool):
-        return ["--" + ".".join([*parents, last if value else f"no-{last}"])]
-    flag = "--" + ".".join([*parents, last])
-    if isinstance(value, list | tuple):
-        return [flag, *(str(v) for v in value)]
-    return [flag, str(value)]
+        return [flag]
+    return [flag, *map(str, value if isinstance(value, list | tuple) else [value])]
 
 
 def _arguments_of(source: str, values: JsonObject, valid: Mapping[str, Any]) -> list[str]:
