@@ -139,11 +139,6 @@ def finished(launch: Launch) -> bool:
     return (locate(launch) / "result.json").exists()
 
 
-def unfinished(runs: Runs) -> list[Launch]:
-    """The runs that have no result yet."""
-    return [launch for launch in runs.values() if not finished(launch)]
-
-
 def print_plan(runs: Runs) -> None:
     """Prints each run's directory, and whether it is finished."""
     for launch in runs.values():
@@ -191,20 +186,16 @@ def run_each(runs: Runs, result_of: Callable[[Launch, str], JsonObject]) -> list
         print(f"{title}: {outcome}", flush=True)
     if failure is not None and not any(found.values()):
         raise failure
-    return [figure_of(cell, of_cell, failed[cell]) for cell, of_cell in found.items()]
-
-
-def figure_of(
-    cell: Cell, runs: Sequence[tuple[JsonObject, Path]], failed: Sequence[str] = ()
-) -> Figure:
-    """The cell's figure, of its runs' results and folders."""
-    return Figure(
-        cell,
-        results=tuple(result for result, _ in runs),
-        losses=tuple(loss_curve(folder) for _, folder in runs),
-        failed=tuple(failed),
-        client_losses=tuple(client_curves(folder) for _, folder in runs),
-    )
+    return [
+        Figure(
+            cell,
+            results=tuple(result for result, _ in own),
+            losses=tuple(loss_curve(folder) for _, folder in own),
+            failed=tuple(failed[cell]),
+            client_losses=tuple(client_curves(folder) for _, folder in own),
+        )
+        for cell, own in found.items()
+    ]
 
 
 def refuse_any(launches: Mapping[str, Launch]) -> None:
