@@ -88,15 +88,18 @@ def grid(
     exhibit = picture_over({axis: tuple(map(_shown, own)) for axis, own in listed.items()}, name)
     written, folder = suite_runs.Table(name, None, seeds, figures, exhibit), Path(output_dir)
     written.write(folder)
-    results = {
-        (cell.row, cell.method): [
-            found[launch.name]
-            for (other, _), launch in runs.items()
-            if other == cell and launch.name in found
-        ]
-        for cell, _ in runs
-    }
-    return Table(results, written.text(), folder / f"{name}.png")
+    return Table(_by_row(runs, found), written.text(), folder / f"{name}.png")
+
+
+def _by_row(
+    runs: suite_runs.Runs, found: Mapping[str | None, Result]
+) -> dict[tuple[str, str], list[Result]]:
+    """The results by row and method, in the order of the runs; a failed one has none."""
+    results: dict[tuple[str, str], list[Result]] = {(c.row, c.method): [] for c, _ in runs}
+    for (cell, _), launch in runs.items():
+        if launch.name in found:
+            results[cell.row, cell.method].append(found[launch.name])
+    return results
 
 
 def _checked(
