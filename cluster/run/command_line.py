@@ -177,9 +177,7 @@ def _parsed(
     arguments: list[str] = []
     for (source, _), values in zip(layers, settings, strict=True):
         arguments += _arguments_of(source, values, valid)
-    if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
-        arguments.append("--slurm.submit")
-    own = ["--help" if a == "--help-all" else a for a in argv if a != "--slurm"]
+    own = ["--help" if a == "--help-all" else a for a in with_slurm(argv)]
     try:
         launch: Launch = parse_record(record, [*arguments, *own], prog, beside)
     except SystemExit:  # after help
@@ -188,6 +186,13 @@ def _parsed(
     if launch.name is not None:
         check_run_name(launch.name)
     return launch
+
+
+def with_slurm(argv: Sequence[str]) -> list[str]:
+    """The arguments, in which ``--slurm`` or any setting of it means ``--slurm.submit``."""
+    if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
+        return ["--slurm.submit", *(a for a in argv if a != "--slurm")]
+    return list(argv)
 
 
 def presets() -> list[str]:

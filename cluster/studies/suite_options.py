@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from cluster.run.command_line import parse_record
+from cluster.run.command_line import parse_record, with_slurm
 from cluster.run.slurm_options import SlurmOptions
 from cluster.studies.cells import TABLES
 from cluster.studies.comparison import Scale
@@ -83,8 +83,6 @@ def numbers(name: str, text: str, *, least: int = 0) -> list[int]:
 
 def parse_suite(argv: Sequence[str]) -> SuiteOptions:
     """Parses the command line; raises as :func:`cluster.run.command_line.parse`."""
-    if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
-        argv = [*(a for a in argv if a != "--slurm"), "--slurm.submit"]
-    argv = ["--scale=small" if a == "--small" else a for a in argv]
+    argv = ["--scale=small" if a == "--small" else a for a in with_slurm(argv)]
     options: SuiteOptions = parse_record(SuiteOptions, argv, "python -m cluster.suite")
     return options
