@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cluster.hardware.inventory import Inventory, main_memory, take_inventory
 from cluster.hardware.private_ray import joined_inventory, refuse_other_systems
@@ -47,25 +47,19 @@ def refuse_large(training: Training, run_spec: RunSpec) -> None:
     known = MODELS.get(name)
     if known is None or known.source:  # one of the user's is built as it is, on one step
         return
-    needed, there = _bytes(training, run_spec), main_memory()
-    if needed > there:
+    model: nn.Module
+    if name in CLASSIFIERS:
+        model = build_shell(name, run_spec.inputs, run_spec.outputs, width=width)
+    else:
+        shape, latent = run_spec.image_shape, getattr(training, "latent", 20)
+        with torch.device("meta"):  # without memory for its weights
+            model = build_generator(name, shape, run_spec.outputs, latent=latent, width=width)
+    needed = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    if needed > (there := main_memory()):
         raise UserError(
             f"{name} with width {width:g} has {size(needed)} of weights, this machine has "
             f"{size(there)} of memory: lower width"
         )
-
-
-def _bytes(training: Training, run_spec: RunSpec) -> int:
-    """Of the model's weights and buffers; it is built without memory for them."""
-    name, classes = training.model, run_spec.outputs
-    width = getattr(training, "width", 1.0)
-    if name in CLASSIFIERS:
-        model = build_shell(name, run_spec.inputs, classes, width=width)
-    else:
-        with torch.device("meta"):
-            latent = getattr(training, "latent", 20)
-            model = build_generator(name, run_spec.image_shape, classes, latent=latent, width=width)
-    return sum(t.numel() * t.element_size() for t in model.state_dict().values())
 
 
 Changes = tuple[tuple[str, object], ...]
