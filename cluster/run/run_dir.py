@@ -83,9 +83,6 @@ def _holder(file: Path) -> str:
     return "another process"
 
 
-# Deletes runs: only what is a run's own folder, which no process is at work in.
-
-
 def is_run(path: Path) -> bool:
     """Whether it is a folder, no link to one, with the configuration that each run writes."""
     with suppress(UserError):
@@ -106,11 +103,8 @@ def empty(path: Path) -> None:
 
 
 def delete(paths: Iterable[Path]) -> None:
-    """Deletes the folders of these runs.
-
-    Raises:
-        UserError: one is no run, or a process is at work in it; then none is deleted.
-    """
+    """Deletes the folders of these runs, unless one is no run's own, or a process is at work in it:
+    then it raises `UserError`, and deletes none."""
     paths = tuple(paths)
     with ExitStack() as held:
         for path in paths:
