@@ -65,15 +65,12 @@ def private_ray(
     import_ray()
 
     def start() -> None:
-        store_bytes = object_store_bytes(whole.memory_bytes)
         # Its processes ignore what a terminal sends to all of a command.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINALS)
         try:
             start_cluster(
-                cpus=whole.cpus,
-                gpus=whole.gpus,
-                memory_bytes=whole.memory_bytes - store_bytes,
-                store_bytes=store_bytes,
+                whole,
+                store_bytes=object_store_bytes(whole.memory_bytes),
                 root=rays_folder(root),
                 first=first_for_workers(),
                 template=template,

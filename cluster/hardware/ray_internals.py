@@ -31,11 +31,14 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cluster.hardware import fork_worker
 from cluster.hardware.processes import variable
 from cluster.hardware.worker_template import can_fork, worker_template
+
+if TYPE_CHECKING:
+    from cluster.scheduling.capacity import Bundle  # it imports torch, which no node needs
 
 TESTED_WITH = "2.60.0"
 """The version that tests/cluster/hardware/test_ray_internals.py last checked this file with."""
@@ -70,10 +73,8 @@ OTHER_HOSTS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 def start_cluster(
+    whole: "Bundle",
     *,
-    cpus: float,
-    gpus: float,
-    memory_bytes: int,
     store_bytes: int,
     root: Path,
     first: str | None,
@@ -81,7 +82,7 @@ def start_cluster(
 ) -> None:
     """Starts a cluster in this process, which is its driver; its sockets and logs lie in ``root``.
 
-    It hands out so many cores and GPUs and so much memory, beside its object store. ``first``: see
+    It hands out the ``whole``, but for the memory of its object store. ``first``: see
     :func:`job_config`; ``template``: see :mod:`cluster.hardware.worker_template`.
     """
     import ray
@@ -90,14 +91,14 @@ def start_cluster(
     with _only_what_runs_clients(), forked_workers(template), on_loopback():
         ray.init(
             address="local",
-            num_cpus=cpus,  # type: ignore[arg-type]
-            num_gpus=gpus,  # type: ignore[arg-type]
+            num_cpus=whole.cpus,  # type: ignore[arg-type]
+            num_gpus=whole.gpus,
             object_store_memory=store_bytes,
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
             job_config=job_config(first),
-            _memory=memory_bytes,
+            _memory=whole.memory_bytes - store_bytes,
             _temp_dir=str(root),
         )
 

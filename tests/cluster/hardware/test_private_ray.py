@@ -273,7 +273,7 @@ def test_a_process_has_one_token_whatever_it_was_told(monkeypatch: pytest.Monkey
 
 
 def test_what_ray_raises_when_it_starts_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(**options: object) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise Exception("The current node timed out during startup.\nSee /tmp/ray/logs.")
 
     monkeypatch.setattr(private_ray, "start_cluster", killed)
