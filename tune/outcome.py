@@ -57,8 +57,8 @@ class TrialRow:
 
 
 def read_rows(folder: Path, defaults: SettingValues) -> list[TrialRow]:
-    """The trials of the folder by name, the default first, which has the values of the settings
-    that are searched as the configuration has them: ``defaults``."""
+    """The trials of the folder by name, the default first. ``defaults``: the configuration's own
+    values of the settings that are searched."""
     paths = sorted(
         (path for path in folder.iterdir() if (path / SETTINGS).exists()),
         key=lambda path: (path.name != DEFAULT, path.name),
@@ -158,8 +158,8 @@ FINAL = "final"
 def compare(
     launch: Launch, settings: SettingValues, inventory: Inventory, *, seeds: int
 ) -> dict[str, JsonObject]:
-    """Runs the launch and the best settings with each seed, from the launch's on, on all training
-    images; without settings the launch is the best, and is run only once per seed.
+    """Runs the sweep's launch, and it with the best settings, with each seed from its own on, on
+    all training images. Without settings the launch is the best, and is run only once per seed.
 
     Returns the test accuracies of ``default`` and ``best``, and the ``gain``, their differences
     seed by seed, each as :func:`spread` has them.

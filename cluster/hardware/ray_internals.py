@@ -160,8 +160,8 @@ class _Folders(list[str]):
 
 
 def job_config(first: str | None) -> Any:
-    """The job's configuration, for ``ray.init``: workers look for modules in the folder ``first``,
-    or else in the present one."""
+    """The job's configuration, for ``ray.init``: workers look for modules first in the folder
+    ``first``; without it in the present one."""
     from ray.job_config import JobConfig
 
     config = JobConfig()

@@ -215,8 +215,8 @@ class Placement:
         return None
 
     def finish(self, client: int, seconds: float | None, *, trained: bool = True) -> None:
-        """Frees the slot of a client that ran for so many seconds, or failed: None. Its rate is
-        learned if it ``trained``, which is its work."""
+        """Frees the slot of a client that ran for so many seconds; None if it failed. Its rate is
+        learned if it ``trained``: did its work, and not something else."""
         left = self._leave(client)
         if seconds is not None:
             self._now = max(self._now, left.began + seconds)
