@@ -167,7 +167,7 @@ def run_live(machine: Machine, scheduler: Scheduler, jobs: Sequence[Job]) -> Liv
     by_client = {job.client: job for job in jobs}
     running: dict[Any, tuple[int, Any, float]] = {}
     startup: dict[int, float] = {}
-    with private_ray(cpus=bundle.cpus, gpus=bundle.gpus, memory_bytes=bundle.memory_bytes):
+    with private_ray(bundle):
         begin = time.time()
         while True:
             while started := scheduler.start():

@@ -50,17 +50,15 @@ def servers(
     from cluster.hardware.private_ray import private_ray
     from cluster.server.fusion_server import FusionServer
 
-    memory = take_inventory().memory_bytes
-    gpus = torch.cuda.device_count()
-    cluster = private_ray(cpus=max(numbers), gpus=gpus, memory_bytes=memory)
-    with arithmetic(device, tf32=False), cluster, open_bundles() as bundles:
+    whole = replace(take_inventory().bundle, cpus=max(numbers))
+    with arithmetic(device, tf32=False), private_ray(whole), open_bundles() as bundles:
         names, started = gpu_names(bundles), []
         for ranks in numbers:
             if ranks > 1:
                 where = [replace(p, threads=1) for p in place_ranks(bundles.all, ranks, names)]
                 server = FusionServer(run_spec, test, events, bundles, where, timeout_s=600)
                 started.append(server)
-                shared = f" on {gpus} GPU" if 0 < gpus < ranks else ""
+                shared = f" on {whole.gpus} GPU" if 0 < whole.gpus < ranks else ""
                 made[f"{ranks} ranks{shared}"] = server
         yield made
         for server in started:

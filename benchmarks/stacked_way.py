@@ -113,9 +113,7 @@ def executor(way: Way, train: Split, sizes: CohortSizes) -> Iterator[Executor]:
     if not way.on_ray:
         yield InProcess(train, sizes)
         return
-    gpus = torch.cuda.device_count()
-    memory = take_inventory().memory_bytes
-    with private_ray(cpus=psutil.cpu_count(), gpus=gpus, memory_bytes=memory):
+    with private_ray(replace(take_inventory().bundle, cpus=psutil.cpu_count())):
         from cluster.clients.executor import RayExecutor
         from cluster.hardware.bundles import open_bundles
 

@@ -10,35 +10,48 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
 
 from cluster.clients.locks import Locks
 from cluster.clients.memory_cap import OverspentError
-from cluster.doctor_federation import OVERSPENDER
 from cluster.hardware.gpus import DriverWarning, driver_version, find_gpus
 from cluster.hardware.inventory import take_inventory
 from cluster.hardware.private_folders import temporary_folder
 from cluster.hardware.private_ray import parse_address, prepare_environment
 from cluster.hardware.shadows import environment, python
-from cluster.run.command_line import parse_record, setting_types
-from cluster.run.run_dir import versions
+from cluster.run.command_line import parse, parse_record
+from cluster.run.prepare import prepare
+from cluster.run.run_dir import claimed, existing, versions
+from cluster.run.runner import execute
 from cluster.run.steps import stop_with
 from fl.bounds import Settings
 from fl.errors import UserError
+from fl.federation import TaskInput, TaskOutput
 from fl.json_files import JsonObject, read_json, write_json
 from fl.own_process import run_as_command, within
 from fl.report.words import size
+from fl.training.classifier import ClassifierConfig
 from fl.whole_files import write_atomically
 from kernels import nearest_to_centroid
 
 LIMIT_S, RUN_S = 60.0, 180.0
 """Seconds that a look at the machine or a check may take, and each run of the federation."""
+TINY = "--run-a-tiny-federation"
+"""In front of a run's options has this module run it, with an ``OVERSPENDER``."""
+SETTINGS = """
+--method=fedmho-sd --dataset=digits --data.max-train=200 --data.max-test=100 --filter=none
+--classifier.model=cnn --classifier.width=0.2 --classifier.epochs=5 --resources.classifier.gpus=0.5
+--generator.width=0.1 --generator.epochs=5 --num-samples=200 --resources.generator.gpus=0.5
+--fusion.epochs=2 --fusion.batch-size=16 --fusion.optimizer=sgd --fusion.lr=0.01
+--fusion-timeout=60 --on-client-failure=drop"""
+OVERSPENDER = 1  # the second client, of a classifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +78,9 @@ class DoctorOptions(Settings):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0 fit, 1 not fit, 2 bad usage."""
-    names = [name for name, _ in setting_types(DoctorOptions)]
     arguments = sys.argv[1:] if argv is None else argv
     try:
-        return _examine(parse_record(DoctorOptions, arguments, names, "python -m cluster.doctor"))
+        return _examine(parse_record(DoctorOptions, arguments, "python -m cluster.doctor"))
     except UserError as error:
         return stop_with(error)
 
@@ -125,7 +137,7 @@ def look_around(output_dir: Path) -> dict[str, str]:
         "Triton": package["triton"],
         "Ray": package["ray"],
         "Slurm": f"{shutil.which('sbatch') or 'no sbatch'}; in {f'job {job}' if job else 'no job'}",
-        **{n: f"{f}, {size(shutil.disk_usage(_above(f)).free)} free" for n, f in folders.items()},
+        **{n: f"{f}, {size(shutil.disk_usage(existing(f)).free)} free" for n, f in folders.items()},
         "notes": "; ".join(str(warning.message) for warning in caught) or "none",
     }
 
@@ -134,7 +146,7 @@ def runs_folder(options: DoctorOptions) -> str:
     """Where runs go a lock that one holder has is not given to another, and a file that is replaced
     stays whole for who reads it."""
     old, new = (bytes([k]) * 2**16 for k in range(2))
-    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=_above(options.output_dir)) as folder:
+    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=existing(options.output_dir)) as folder:
         first, second = (Locks(Path(folder, "locks")) for _ in range(2))
         first.acquire("doctor")
         # Elsewhere than on Linux a process is never kept out by its own locks.
@@ -147,11 +159,6 @@ def runs_folder(options: DoctorOptions) -> str:
             if (reader.read(), file.read_bytes()) != (old, new):
                 raise RuntimeError("a reader saw part of a file while it was replaced")
     return "locks have one holder, and a file that was replaced was whole for its reader"
-
-
-def _above(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
-    return next(place for place in (folder / "runs").absolute().parents if place.exists())
 
 
 def distance_filter(_: DoctorOptions) -> str:
@@ -200,10 +207,9 @@ def federation(options: DoctorOptions) -> str:
 
 
 def run_tiny(run_dir: Path, *options: str, **environ: str) -> tuple[JsonObject, Tensor]:
-    """The result of a run of :mod:`cluster.doctor_federation`, in a process of its own, and the
-    weights of its model."""
+    """The result of :func:`overspending_run` in a process of its own, and its model's weights."""
     where = [f"--output-dir={run_dir.parent}", f"--name={run_dir.name}"]
-    command = [*python("cluster.doctor_federation"), *where, *options]
+    command = [*python("cluster.doctor"), TINY, *where, *options]
     env = environment() | environ
     try:
         done = subprocess.run(command, env=env, stderr=subprocess.PIPE, text=True, timeout=RUN_S)
@@ -213,6 +219,34 @@ def run_tiny(run_dir: Path, *options: str, **environ: str) -> tuple[JsonObject, 
         raise RuntimeError(done.stderr)
     model = load_file(run_dir / "model" / "global.safetensors")
     return read_json(run_dir / "result.json"), torch.cat([t.flatten() for t in model.values()])
+
+
+def overspend(inputs: TaskInput) -> TaskOutput:
+    """Takes twice the client's main memory, or all of its share of a GPU, CUDA's own too."""
+    wanted = 2 * inputs.client.request.memory_bytes
+    if inputs.device.type == "cuda":
+        whole = torch.cuda.get_device_properties(0).total_memory
+        wanted = int(inputs.client.request.gpus * whole)
+    torch.empty(wanted, dtype=torch.int8, device=inputs.device)
+    raise RuntimeError("a client went over its share of memory, and nothing stopped it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overspender(ClassifierConfig):
+    """The training record of the client that takes too much memory."""
+
+    task = staticmethod(overspend)
+
+
+def overspending_run(options: Sequence[str]) -> None:
+    """A tiny run with these options too, in which a client overspends."""
+    launch = parse([*SETTINGS.split(), *options])
+    prepared = prepare(launch)
+    first, second, *others = prepared.members
+    second = replace(second, training=Overspender(**vars(second.training)))
+    prepared = replace(prepared, members=(first, second, *others))
+    with claimed(launch) as run_dir:
+        execute(launch, prepared, run_dir, Console(quiet=True), report=False)
 
 
 ADVICE: dict[Callable[[DoctorOptions], str], str] = {
@@ -241,5 +275,8 @@ def perform(check: Callable[[DoctorOptions], str], options: DoctorOptions) -> Js
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == [TINY]:
+        overspending_run(sys.argv[2:])
+        sys.exit()
     # A check that hangs has left a thread behind, which must not hold up the end.
     run_as_command(main, at_once=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cluster.run.steps import Steps, ended, loading, stop_with
+from cluster.run.steps import Steps, ended, loading, print_text, stop_with
 from fl.errors import UserError
 from fl.json_files import JsonObject
 from fl.own_process import run_as_command
@@ -75,23 +75,20 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
 
 def _print_summary(result: JsonObject, run_dir: Path, console: Console) -> None:
     metric, gain = result["metric"], result["accuracy"] - result["start_accuracy"]
-    console.print(
+    lines = [
         f"\n{metric} {result['accuracy']:.4f} ({result['method']} on {result['dataset']}; "
-        f"its start {result['start_accuracy']:.4f}, gain {gain:+.4f})",
-        highlight=False,
-    )
+        f"its start {result['start_accuracy']:.4f}, gain {gain:+.4f})"
+    ]
     if "client_scores" in result:
         scored = len(result["client_accuracy"]) - len(result["untested"])
         worst = result["client_scores"]["worst_tenth"]
-        console.print(
+        lines.append(
             f"clients  mean of {scored}, each on {TESTED[result['scored_on']]}; "
-            f"worst tenth {worst:.4f}, UA {result['ua']:.4f}",
-            highlight=False,
+            f"worst tenth {worst:.4f}, UA {result['ua']:.4f}"
         )
-    for client, reason in result["dropped"].items():
-        console.print(f"without  client {client}: {reason}", highlight=False, soft_wrap=True)
-    console.print(f"time     {result['seconds']['total']:.1f} s", highlight=False)
-    console.print(f"report   {run_dir / 'report.html'}", highlight=False, soft_wrap=True)
+    lines += [f"without  client {k}: {reason}" for k, reason in result["dropped"].items()]
+    lines += [f"time     {result['seconds']['total']:.1f} s", f"report   {run_dir / 'report.html'}"]
+    print_text("\n".join(lines), console)
 
 
 if __name__ == "__main__":

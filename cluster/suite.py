@@ -66,7 +66,8 @@ def make_table(
     Returns the exit status: 1 if a run failed."""
     from cluster.studies import suite_runs
 
-    first, left = next(iter(runs.values())), suite_runs.unfinished(runs)
+    first = next(iter(runs.values()))
+    left = [launch for launch in runs.values() if not suite_runs.finished(launch)]
     if first.slurm.submit and left:
         from slurm.array import submit_all
 

@@ -48,14 +48,10 @@ def receive(
         ValueError: the first thing that is wrong with it.
     """
     try:
-        stats, largest = upload.note.stats, dict[str, float]()
+        stats = upload.note.stats
         # A small one is copied once, for all checks.
         tensors = dict(upload) if len(upload.content) <= PIECE_BYTES else upload
-        for name, form in upload.forms.items():
-            parts = upload.parts(name) if tensors is upload else [tensors[name]]
-            found = [check_values(name, part) for part in parts if part.numel()]
-            if form.dtype.is_floating_point:
-                largest[name] = max(found, default=0.0)
+        largest = _check_all_values(upload, tensors)
         if check:
             seen = set[str]()
             looked = LookedAt(tensors, seen)
@@ -71,12 +67,23 @@ def receive(
                 began=began or {},
             )
             check(update, job.run_spec)
-            others = sorted(upload.keys() - seen)
-            if others and seen:  # who looks at none says nothing of which there may be
+            if seen and (others := sorted(upload.keys() - seen)):  # who looks at none allows all
                 raise ValueError(f"sent what nobody asked for: {', '.join(others[:5])}")
     except (ValueError, RuntimeError) as error:  # RuntimeError: torch, of tensors that do not fit
         reason = " ".join(str(error).split())[:300]
         raise ValueError(reason.removeprefix(f"client {job.client.id} ")) from None
+    return largest
+
+
+def _check_all_values(upload: Upload, tensors: Mapping[str, Tensor]) -> dict[str, float]:
+    """Checks each of its ``tensors``, piece by piece unless they were copied; returns the largest
+    magnitude of those of floats."""
+    largest: dict[str, float] = {}
+    for name, form in upload.forms.items():
+        parts = upload.parts(name) if tensors is upload else [tensors[name]]
+        found = [check_values(name, part) for part in parts if part.numel()]
+        if form.dtype.is_floating_point:
+            largest[name] = max(found, default=0.0)
     return largest
 
 

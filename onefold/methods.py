@@ -15,12 +15,7 @@ from fl.fusion.server import Server
 from fl.methods.method import Method
 from fl.methods.prototypes import assign_all
 from fl.methods.registry import register as register_method
-from fl.methods.uploads import (
-    MEAN,
-    aggregate_classifiers,
-    load_classifier,
-    untrained_classifier,
-)
+from fl.methods.uploads import MEAN, aggregate_classifiers, load_classifier, untrained_classifier
 from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig
 
@@ -84,9 +79,7 @@ def received(update: Update, server: Server) -> nn.Module:
 
 
 def average(
-    model: nn.Module,
-    updates: Sequence[Update],
-    weights: Iterable[float] | None = None,
+    model: nn.Module, updates: Sequence[Update], weights: Iterable[float] | None = None
 ) -> None:
     """Gives the model the mean of what clients uploaded, by samples or by these weights.
 

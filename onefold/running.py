@@ -171,11 +171,7 @@ def _of_own_code(model: nn.Module | None) -> nn.Module | None:
 
 
 def refuse_elsewhere(launch: Launch) -> None:
-    """Refuses options that only the command can follow.
-
-    Raises:
-        UserError: a smoke run is asked for, or a job.
-    """
+    """Raises `UserError` for what only the command can do: a smoke run, or a job."""
     launch.refuse_smoke()
     if launch.slurm.submit:
         raise UserError(
@@ -225,11 +221,8 @@ def _by_client(model: Any) -> bool:
 
 
 def _models_of(model: Any, loss: Any, launch: Launch) -> list[str]:
-    """Arguments that give each client its model, of several.
-
-    Raises:
-        UserError: the method needs one for all.
-    """
+    """Arguments that give each client its model, of several; raises `UserError` if the method needs
+    one for all."""
     count, options = launch.run.num_clients, launch.run.options
     asked = [model(k) for k in range(count)] if _by_client(model) else [*model]
     setting = next((n for n in ("prototypes", "models") if hasattr(options, n)), None)

@@ -132,9 +132,6 @@ def _refuse_unknown(names: Sequence[str], there: Mapping[str, object]) -> None:
             raise UserError(f"no run {name!r}; onefold ls names those there are")
 
 
-# What holds many runs: sweeps and studies, which are folders, and tables of grids and suites.
-
-
 @dataclass(frozen=True)
 class Many:
     """A sweep, study, grid or suite that lies in an output directory."""
@@ -278,11 +275,8 @@ def _files_of_table(one: Many) -> list[Path]:
     return [one.place, one.place.with_suffix(".md"), *pictures]
 
 
-# The lines of ``onefold ls``: one for each run, and for each sweep, study, grid and suite.
-
-
 def _lines(runs: Mapping[str, Path], many: Iterable[Many]) -> list[str]:
-    """The table of the runs, and below it that of what holds many."""
+    """The lines of ``onefold ls``: the table of the runs, and below it that of what holds many."""
     of_runs = [(name, *_run(path)) for name, path in runs.items()]
     of_many = [(one.name, _date(one.written), one.kind, one.holds) for one in many]
     gap = [""] if of_runs and of_many else []
@@ -290,11 +284,7 @@ def _lines(runs: Mapping[str, Path], many: Iterable[Many]) -> list[str]:
 
 
 def _result_of(run: Path) -> JsonObject | None:
-    """What the run found; None if it is not finished.
-
-    Raises:
-        UserError: its result.json is damaged.
-    """
+    """What the run found; None if it is not finished. Raises `UserError` if its file is damaged."""
     try:
         return read_json(run / "result.json")
     except FileNotFoundError:
@@ -350,9 +340,6 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in cells
     ]
-
-
-# What ``onefold export`` writes.
 
 
 def _export_figures(runs: dict[str, Path], file: Path) -> None:

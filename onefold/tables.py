@@ -88,25 +88,25 @@ def grid(
     exhibit = picture_over({axis: tuple(map(_shown, own)) for axis, own in listed.items()}, name)
     written, folder = suite_runs.Table(name, None, seeds, figures, exhibit), Path(output_dir)
     written.write(folder)
-    results = {
-        (cell.row, cell.method): [
-            found[launch.name]
-            for (other, _), launch in runs.items()
-            if other == cell and launch.name in found
-        ]
-        for cell, _ in runs
-    }
-    return Table(results, written.text(), folder / f"{name}.png")
+    return Table(_by_row(runs, found), written.text(), folder / f"{name}.png")
+
+
+def _by_row(
+    runs: suite_runs.Runs, found: Mapping[str | None, Result]
+) -> dict[tuple[str, str], list[Result]]:
+    """The results by row and method, in the order of the runs; a failed one has none."""
+    results: dict[tuple[str, str], list[Result]] = {(c.row, c.method): [] for c, _ in runs}
+    for (cell, _), launch in runs.items():
+        if launch.name in found:
+            results[cell.row, cell.method].append(found[launch.name])
+    return results
 
 
 def _checked(
     planned: Iterator[tuple[Cell, Launch, dict[str, Any]]],
 ) -> tuple[dict[tuple[Cell, int], Launch], dict[str | None, Any], dict[str | None, Result]]:
     """The runs by cell and seed; by name what each is to be given, and results there are already.
-
-    Raises:
-        UserError: two runs have one name, or a cell cannot be run.
-    """
+    Raises `UserError` if two runs have one name, or a cell cannot be run."""
     runs: dict[tuple[Cell, int], Launch] = {}
     given: dict[str | None, Any] = {}
     found: dict[str | None, Result] = {}
@@ -173,11 +173,8 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _listed(axes: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-    """The axes' values; a row is known by their names alone.
-
-    Raises:
-        UserError: an axis has no values, or two of the same name.
-    """
+    """The axes' values; a row is known by their names alone. Raises `UserError` for an axis that
+    has no values, or two of the same name."""
     listed = {axis: list(values) for axis, values in axes.items()}
     for axis, values in listed.items():
         if not values:

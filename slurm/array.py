@@ -15,13 +15,14 @@ from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import locate
+from cluster.run.steps import print_text
 from fl.command import exit_status
 from fl.errors import UserError
 from fl.own_process import run_as_command
 from fl.whole_files import read_text
 from slurm.sbatch import Sbatch, require_sbatch
 from slurm.status import Scheduler
-from slurm.submit import print_text, send, under_way
+from slurm.submit import send, under_way
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -99,11 +99,8 @@ def parameters(options: SlurmOptions) -> JsonObject:
 
 
 def refuse_path(path: Path) -> None:
-    """Refuses a path that an sbatch script cannot contain; spaces are fine.
-
-    Raises:
-        UserError: it has a character that Slurm or submitit would read as something else.
-    """
+    """Raises `UserError` for a path with a character that Slurm or submitit would read as something
+    else; spaces are fine."""
     found = re.search(r"[%\\'\"\x00-\x1f\x7f]", str(path.absolute()))
     if found:
         raise UserError(
@@ -113,11 +110,7 @@ def refuse_path(path: Path) -> None:
 
 
 def require_sbatch() -> None:
-    """Refuses to go on where there is no Slurm.
-
-    Raises:
-        UserError: sbatch is not on the PATH.
-    """
+    """Raises `UserError` where there is no Slurm: sbatch is not on the PATH."""
     if not shutil.which("sbatch"):
         raise UserError("sbatch is not on the PATH: --slurm needs a machine that can submit jobs")
 

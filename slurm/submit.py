@@ -14,7 +14,7 @@ from cluster.run.plan import print_dry_run
 from cluster.run.prepare import prepare
 from cluster.run.progress import progress
 from cluster.run.run_dir import check_place, claim, delete, locate
-from cluster.run.steps import INTERRUPTED
+from cluster.run.steps import INTERRUPTED, print_text
 from fl.errors import UserError
 from fl.events import Event, parse_events
 from fl.federation import Client
@@ -80,11 +80,9 @@ def log_of(run_dir: Path, job: str) -> Path:
 
 
 def send(launches: Sequence[Launch], folder: Path | None = None) -> list[tuple[Path, str]]:
-    """Makes the runs' directories and submits their jobs at once; gives each directory and job.
-
-    Args:
-        launches: runs of one allocation; several are a job array.
-        folder: where scripts and logs lie; by default in the first run's own directory.
+    """Makes the directories of runs of one allocation and submits their jobs at once, as an array
+    if they are several; gives each directory and job. Scripts and logs lie in ``folder``, by
+    default in the first run's own directory.
 
     Raises:
         UserError: a directory is taken, or sbatch refuses; then the new directories are gone again.
@@ -139,11 +137,6 @@ def under_way(run_dir: Path, scheduler: Scheduler) -> str | None:
     if state is None or reported is None or reported.ended:
         return None
     return f"job {state.job} of {run_dir} is {reported.state.lower()}; scancel {state.job} ends it"
-
-
-def print_text(text: str, console: Console) -> None:
-    """Prints text as it is, without wrapping or colours."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def follow(

@@ -71,25 +71,18 @@ class SweepOptions(Settings):
 
 
 def parse_sweep(argv: Sequence[str]) -> tuple[SweepOptions, Launch]:
-    """A sweep's own options, and those of all its runs.
+    """A sweep's own options, and those of all its runs; raises as
+    :func:`cluster.run.command_line.parse`.
 
     The two are parsed one after the other, since a method's settings are at the top level too and
     one may have the name of a sweep's option.
-
-    Raises:
-        UserError: one line, for whatever is wrong.
-        SystemExit: with 0, after printing help.
     """
-    own = [field.name for field in fields(SweepOptions)]
-    options, rest = parse_record(SweepOptions, argv, own, PROG, return_unknown_args=True)
-    launch = parse(rest, prog=PROG, beside=own)
+    options, rest = parse_record(SweepOptions, argv, PROG, return_unknown_args=True)
+    launch = parse(rest, prog=PROG, beside=[field.name for field in fields(SweepOptions)])
     launch.refuse_smoke()
     if launch.run.data.validation:
         raise UserError("a sweep sets data.validation itself: give --validation")
     return options, launch
-
-
-# Reads a sweep's space, by name or from a file, and checks it against the method's settings.
 
 
 KINDS: Mapping[str, Callable[..., Distribution]] = {
@@ -100,7 +93,7 @@ KINDS: Mapping[str, Callable[..., Distribution]] = {
 
 
 def read_space(text: str, method: str) -> dict[str, Distribution]:
-    """The space of that name, or of that YAML file.
+    """The space of that name, or of that YAML file, checked against the method's settings.
 
     Args:
         text: server, local, both, or a path that ends in .yaml or .yml.
@@ -155,12 +148,9 @@ def _distribution(kind: str, value: Any) -> Distribution:
 
 
 def check_space(space: Space, options: SweepOptions, launch: Launch) -> None:
-    """Refuses, before any trial starts, values that the configuration would refuse in one.
-
-    Raises:
-        UserError: a choice or an end of a range is no value of its setting, a grid has too many
-            points, there is no epoch that the scheduler or metric needs.
-    """
+    """Raises `UserError`, before any trial starts, for a choice or an end of a range that is no
+    value of its setting, a grid with too many points, or a scheduler or metric that lacks its
+    epochs."""
     if get_method(launch.run.method).spaces.epochs is None:
         for name, needed in {"metric": "accuracy", "scheduler": "fifo"}.items():
             if (given := getattr(options, name)) != needed:

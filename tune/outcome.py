@@ -13,6 +13,7 @@ from rich.table import Column, Table
 from cluster.hardware.inventory import Inventory
 from cluster.run.options import Launch
 from cluster.run.prepare import prepare
+from cluster.run.steps import print_text
 from fl.events import ClientEnd, Epoch, Event, RunStart
 from fl.federation import Client
 from fl.json_files import JsonObject, SettingValues, read_json, write_json
@@ -56,12 +57,8 @@ class TrialRow:
 
 
 def read_rows(folder: Path, defaults: SettingValues) -> list[TrialRow]:
-    """The sweep's trials by name, the default first.
-
-    Args:
-        folder: holds a directory per trial.
-        defaults: the configuration's own values of the settings that are searched.
-    """
+    """The trials of the folder by name, the default first. ``defaults``: the configuration's own
+    values of the settings that are searched."""
     paths = sorted(
         (path for path in folder.iterdir() if (path / SETTINGS).exists()),
         key=lambda path: (path.name != DEFAULT, path.name),
@@ -161,16 +158,11 @@ FINAL = "final"
 def compare(
     launch: Launch, settings: SettingValues, inventory: Inventory, *, seeds: int
 ) -> dict[str, JsonObject]:
-    """Runs both configurations with each seed, from the launch's on, on all training images.
+    """Runs the sweep's launch, and it with the best settings, with each seed from its own on, on
+    all training images. Without settings the launch is the best, and is run only once per seed.
 
     Returns the test accuracies of ``default`` and ``best``, and the ``gain``, their differences
     seed by seed, each as :func:`spread` has them.
-
-    Args:
-        launch: the sweep's.
-        settings: the best; empty if that is the default, which is then run only once per seed.
-        inventory: what they run on.
-        seeds: how many.
     """
 
     def accuracy(changes: SettingValues, label: str, seed: int) -> float:
@@ -215,8 +207,7 @@ def print_trials(rows: Sequence[TrialRow], options: SweepOptions, console: Conso
     console.print(table, highlight=False)
     for row in rows:
         if row.status == "failed":
-            line = f"trial {row.name} failed: {row.reason}"
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            print_text(f"trial {row.name} failed: {row.reason}", console)
 
 
 def listed(settings: SettingValues) -> str:
@@ -226,13 +217,7 @@ def listed(settings: SettingValues) -> str:
 
 
 def print_summary(result: JsonObject, folder: Path, console: Console) -> None:
-    """Prints the last lines: what was saved, what is best, and what it gains.
-
-    Args:
-        result: the content of ``result.json``.
-        folder: the sweep's.
-        console: where to.
-    """
+    """Prints the last lines of a sweep's result: what was saved, what is best, and its gain."""
     saved, seconds = result["clients_trained_and_reused"], result["seconds"]
     best, default, gain = (result["test"][name] for name in ("best", "default", "gain"))
     lines = (
@@ -249,8 +234,7 @@ def print_summary(result: JsonObject, folder: Path, console: Console) -> None:
         f"again    python -m cluster.launch --config {folder / 'best.yaml'}",
         f"report   {folder / 'report.html'}",
     )
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    print_text("\n".join(lines), console)
 
 
 def _plus_minus(spread: JsonObject) -> str:

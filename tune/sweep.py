@@ -86,11 +86,8 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
 
 
 def _submit(options: "SweepOptions", launch: "Launch", space: "Space", console: Console) -> int:
-    """Submits the sweep and returns the exit status.
-
-    Raises:
-        UserError: one line, for any error that can be found before the job starts.
-    """
+    """Submits the sweep and returns the exit status; raises `UserError`, of one line, for any error
+    that can be found before the job starts."""
     from slurm.sbatch import Sbatch, require_sbatch
     from slurm.submit import print_submitted, write_submitted
     from tune.folder import claimed_sweep

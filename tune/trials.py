@@ -31,13 +31,8 @@ RESULT = "result.json"
 def derive(
     launch: Launch, settings: SettingValues, name: str, *, validation: float = 0.0
 ) -> Launch:
-    """The launch with these settings, parsed and checked as if they came from a command line.
-
-    Args:
-        launch: the launch that the settings change.
-        settings: values by dotted name.
-        name: name of its directory, below the launch's output directory.
-        validation: see :class:`fl.config.DataConfig`.
+    """The launch with these settings, parsed and checked as if they came from a command line; in
+    the directory ``name`` below the launch's output directory.
 
     Raises:
         UserError: a setting's value is refused.

@@ -32,7 +32,7 @@ from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import nested, versions
 from cluster.run.runtime import EarlyRay, ray_cluster
 from cluster.run.steps import Steps
-from fl.errors import UserError
+from fl.errors import UserError, reason_of
 from fl.events import Event
 from fl.federation import Request
 from fl.json_files import JsonObject, write_json
@@ -296,19 +296,15 @@ def _tune_config(options: SweepOptions, seed: int, epochs: int, at_once: int) ->
 
 
 def restored(path: str, trainable: Any, samples: JsonObject) -> tune.Tuner:
-    """The search as Tune's own files in the sweep's folder have it.
-
-    Raises:
-        UserError: they are damaged.
-    """
+    """The search as Tune's own files in the sweep's folder have it; raises `UserError` if they are
+    damaged."""
     try:
         return tune.Tuner.restore(
             path, trainable, resume_unfinished=True, restart_errored=True, param_space=samples
         )
     except Exception as error:  # whatever a damaged pickle raises
-        reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{path} is damaged ({type(error).__name__}: {reason}): delete it; "
+            f"{path} is damaged ({type(error).__name__}: {reason_of(error)[:200]}): delete it; "
             "--resume then searches anew and takes finished trials as they are"
         ) from error
 

@@ -96,13 +96,17 @@ def put(message: Message) -> References:
     return references
 
 
+COLUMNS = ("images", "labels", "targets", "augment", "domains")
+"""What clients need of the training split."""
+
+
 def _placed(train: Split) -> list[Any]:
-    """What clients need of the training split, in the object store where it is large.
+    """The training split's columns in the object store, but for those that it has not.
 
     Raises:
         UserError: the user's data set object cannot be sent to another process.
     """
-    columns = (train.images, train.labels, train.targets, train.augment, train.domains)
+    columns = (getattr(train, name) for name in COLUMNS)
     if isinstance(train.images, Lazy):
         by_value(type(own.data).__module__ for own in train.images.sources if hasattr(own, "data"))
     if train.augment is not None:
@@ -175,21 +179,12 @@ class ClientActor:
         # What was imported stays, so the garbage collector need not scan it again and again.
         gc.freeze()
 
-    def run(
-        self,
-        sent: list[Sent],
-        size: int,
-        images: Any,
-        labels: Any,
-        targets: Any = None,
-        augment: Any = None,
-        domains: Any = None,
-    ) -> list[np.ndarray]:
+    def run(self, sent: list[Sent], size: int, *columns: Any) -> list[np.ndarray]:
         """Runs cohorts of that size; the training split comes from the store without a copy."""
         if size < self._size:  # what a larger cohort took is not needed again
             return_freed_memory()
         self._size = size
-        train = Split(images, labels, targets=targets, augment=augment, domains=domains)
+        train = Split(**dict(zip(COLUMNS, columns, strict=False)))
         assigned = ray.get_runtime_context().get_assigned_resources()
         # Several of a Slurm job's nodes may share a host.
         place = Place(node=os.environ.get("SLURMD_NODENAME"), assigned=assigned)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from fl.errors import reason_of
 from fl.own_process import within
 
 TIMEOUT = 10.0
@@ -191,7 +192,7 @@ def _ask_torch() -> Cards:
     try:
         found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = reason_of(error)[:200]
         raise DriverWarning(f"running without GPUs: PyTorch cannot use CUDA: {reason}") from error
     gpus = [
         Gpu(

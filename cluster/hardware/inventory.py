@@ -54,11 +54,8 @@ def cgroup_limits() -> Limits:
 def slurm_limits(environ: Mapping[str, str], *, cpus: float, gpus: int) -> Limits:
     """Cores and memory of the Slurm allocation on this node; no limits outside a job.
 
-    A variable that is absent, zero ("all of the node") or malformed limits nothing.
-
-    Args:
-        cpus: cores to multiply memory per CPU with where Slurm states no number of cores.
-        gpus: GPUs likewise.
+    A variable that is absent, zero ("all of the node") or malformed limits nothing. Memory per CPU
+    or GPU is multiplied with ``cpus`` and ``gpus`` where Slurm states no number of them.
     """
     if not environ.get("SLURM_JOB_ID"):
         return Limits()
@@ -144,10 +141,7 @@ class Inventory:
     def bundle(self) -> Bundle:
         """All of it, as one bundle to place clients in."""
         return Bundle(
-            name=self.node,
-            cpus=self.cpus,
-            gpus=len(self.gpus),
-            memory_bytes=self.memory_bytes,
+            name=self.node, cpus=self.cpus, gpus=len(self.gpus), memory_bytes=self.memory_bytes
         )
 
     def scaled(self, request: Request) -> Request:
@@ -155,16 +149,8 @@ class Inventory:
         return request if self.gpus else replace(request, gpus=0)
 
     def check(self, role: str, request: Request, *, measured: bool = False) -> None:
-        """Refuses a request that this machine can never meet.
-
-        Args:
-            role: the client's role.
-            request: what it asks for.
-            measured: whether its memory was measured, not set by hand.
-
-        Raises:
-            UserError: with what was asked for and what there is.
-        """
+        """Raises `UserError` for a request that this machine can never meet, with what was asked
+        for and what there is. ``measured``: whether its memory was measured, not set by hand."""
         if could_fit(self.bundle, self._need(request)):
             return
         setting = ResourcesConfig.setting(role)
@@ -195,17 +181,21 @@ def take_inventory(environ: Mapping[str, str] = os.environ) -> Inventory:
     """
     gpus = find_gpus(environ)
     cores = usable_cores()
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [cgroup_limits(), slurm_limits(environ, cpus=cores, gpus=len(gpus))]
     job = environ.get("SLURM_JOB_ID")
     return Inventory(
         node=socket.gethostname(),
         cpus=max(1, int(min(cores, *(limit.cpus for limit in limits)))),
-        memory_bytes=int(min(memory_bytes, *(limit.memory_bytes for limit in limits))),
+        memory_bytes=int(min(main_memory(), *(limit.memory_bytes for limit in limits))),
         gpus=gpus,
         source=f"slurm job {job}" if job else "machine",
         cpu=_cpu_name(),
     )
+
+
+def main_memory() -> int:
+    """Bytes of main memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def usable_cores() -> int:

@@ -65,11 +65,7 @@ class Head:
 
 @contextlib.contextmanager
 def gather(
-    meeting: Path,
-    *,
-    nodes: int,
-    inventory: Inventory,
-    ignoring: Sequence[signal.Signals] = (),
+    meeting: Path, *, nodes: int, inventory: Inventory, ignoring: Sequence[signal.Signals] = ()
 ) -> Iterator[str]:
     """On the first node: starts the head; gives the cluster's ``HOST:PORT`` once all nodes joined.
 
@@ -108,11 +104,7 @@ def gather(
 
 
 def attend(
-    meeting: Path,
-    *,
-    node: int,
-    inventory: Inventory,
-    ignoring: Sequence[signal.Signals] = (),
+    meeting: Path, *, node: int, inventory: Inventory, ignoring: Sequence[signal.Signals] = ()
 ) -> None:
     """On every other node: joins the head, and stays until the first node ends the cluster.
 

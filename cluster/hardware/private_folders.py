@@ -27,11 +27,8 @@ _present: set[Path] = set()
 
 
 def short_root() -> contextlib.AbstractContextManager[Path]:
-    """An :func:`own_folder` for Ray's sockets and logs.
-
-    Raises:
-        UserError: the paths of sockets in it would be too long.
-    """
+    """An :func:`own_folder` for Ray's sockets and logs; raises `UserError` if the sockets' paths
+    would be too long."""
     parent, room = temporary_folder(), SOCKET_PATH - BELOW_ROOT
     if len(os.fsencode(parent)) > room:
         raise UserError(f"TMPDIR is {parent}, but Ray's sockets need one of at most {room} bytes")

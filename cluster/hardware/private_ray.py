@@ -32,6 +32,7 @@ from cluster.hardware.ray_internals import (
     token_at_home,
 )
 from cluster.hardware.shadows import first_for_workers
+from cluster.scheduling.capacity import Bundle
 from fl.errors import UserError, reason_of
 from fl.whole_files import write_atomically
 
@@ -49,19 +50,12 @@ MESSAGE = (
 
 @contextlib.contextmanager
 def private_ray(
-    *,
-    cpus: float,
-    gpus: float,
-    memory_bytes: int,
-    published: Path | None = None,
-    template: Path | None = None,
+    whole: Bundle, *, published: Path | None = None, template: Path | None = None
 ) -> Iterator[None]:
     """Starts a cluster that no other process finds by chance, and ends only its own processes.
 
     Args:
-        cpus: cores it may hand out.
-        gpus: GPUs it may hand out.
-        memory_bytes: memory for clients and object store together.
+        whole: what it may hand out, with memory for clients and object store together.
         published: file that holds ``HOST:PORT`` of the cluster while it is there.
         template: what its workers are forked from, see :mod:`cluster.hardware.worker_template`.
 
@@ -71,15 +65,12 @@ def private_ray(
     import_ray()
 
     def start() -> None:
-        store_bytes = object_store_bytes(memory_bytes)
         # Its processes ignore what a terminal sends to all of a command.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINALS)
         try:
             start_cluster(
-                cpus=cpus,
-                gpus=gpus,
-                memory_bytes=memory_bytes - store_bytes,
-                store_bytes=store_bytes,
+                whole,
+                store_bytes=object_store_bytes(whole.memory_bytes),
                 root=rays_folder(root),
                 first=first_for_workers(),
                 template=template,
@@ -135,12 +126,10 @@ def joined_ray(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _in_cluster(start: Callable[[], None], what: str, after: str) -> Iterator[None]:
-    """Has this process in the cluster that ``start`` starts or joins, until the context ends.
+    """Has this process in the cluster that ``start`` starts or joins, until the context ends;
+    raises `UserError` if that fails: ``what``, why, and what to do ``after``.
 
     SIGTERM's handler stays: Ray replaces it when it starts, and resets it when it ends.
-
-    Raises:
-        UserError: ``start`` fails: ``what``, why, and what to do ``after``.
     """
     import ray
 
@@ -219,11 +208,8 @@ def import_ray() -> None:
 
 
 def refuse_other_systems() -> None:
-    """Refuses to use Ray elsewhere than on Linux, by which clients' memory is capped and counted.
-
-    Raises:
-        UserError: this is another system.
-    """
+    """Raises `UserError` elsewhere than on Linux, by which clients' memory is capped and
+    counted."""
     if sys.platform != "linux":
         raise UserError(
             "clients and trials on Ray need Linux; "
@@ -268,11 +254,8 @@ def object_store_bytes(memory_bytes: int, shared_memory: Path = Path("/dev/shm")
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of a cluster.
-
-    Raises:
-        UserError: it names none. No cluster is searched for: it could be another user's.
-    """
+    """Host and port of a cluster; raises `UserError` for none: no cluster is searched for, which
+    could be another user's."""
     parsed = re.fullmatch(r"(?P<host>[^\s:/]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})", address)
     if not parsed or not 0 < int(parsed["port"]) < 65536:
         raise UserError(f"ray_address must be HOST:PORT, got {address!r}")

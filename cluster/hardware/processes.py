@@ -43,12 +43,9 @@ def adopt_orphans() -> None:
 def start(
     command: Sequence[str], output: IO[bytes] | None, ignoring: Sequence[signal.Signals] = ()
 ) -> subprocess.Popen[bytes]:
-    """Starts a child that dies with this process.
+    """Starts a child that dies with this process, and ignores the signals ``ignoring``.
 
-    Args:
-        command: program and arguments.
-        output: where both its streams go; None for this process's own.
-        ignoring: signals that it and its children ignore.
+    ``output``: where both its streams go; None for this process's own.
     """
 
     prctl = ctypes.CDLL(None).prctl

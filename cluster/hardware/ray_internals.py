@@ -31,11 +31,14 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cluster.hardware import fork_worker
 from cluster.hardware.processes import variable
 from cluster.hardware.worker_template import can_fork, worker_template
+
+if TYPE_CHECKING:
+    from cluster.scheduling.capacity import Bundle  # it imports torch, which no node needs
 
 TESTED_WITH = "2.60.0"
 """The version that tests/cluster/hardware/test_ray_internals.py last checked this file with."""
@@ -70,25 +73,17 @@ OTHER_HOSTS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 def start_cluster(
+    whole: "Bundle",
     *,
-    cpus: float,
-    gpus: float,
-    memory_bytes: int,
     store_bytes: int,
     root: Path,
     first: str | None,
     template: Path | None = None,
 ) -> None:
-    """Starts a cluster in this process, which is its driver.
+    """Starts a cluster in this process, which is its driver; its sockets and logs lie in ``root``.
 
-    Args:
-        cpus: cores it hands out.
-        gpus: GPUs it hands out.
-        memory_bytes: memory it hands out.
-        store_bytes: size of its object store.
-        root: directory of its sockets and logs.
-        first: see :func:`job_config`.
-        template: see :mod:`cluster.hardware.worker_template`.
+    It hands out the ``whole``, but for the memory of its object store. ``first``: see
+    :func:`job_config`; ``template``: see :mod:`cluster.hardware.worker_template`.
     """
     import ray
 
@@ -96,14 +91,14 @@ def start_cluster(
     with _only_what_runs_clients(), forked_workers(template), on_loopback():
         ray.init(
             address="local",
-            num_cpus=cpus,  # type: ignore[arg-type]
-            num_gpus=gpus,  # type: ignore[arg-type]
+            num_cpus=whole.cpus,  # type: ignore[arg-type]
+            num_gpus=whole.gpus,
             object_store_memory=store_bytes,
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
             job_config=job_config(first),
-            _memory=memory_bytes,
+            _memory=whole.memory_bytes - store_bytes,
             _temp_dir=str(root),
         )
 
@@ -165,11 +160,8 @@ class _Folders(list[str]):
 
 
 def job_config(first: str | None) -> Any:
-    """The job's configuration, for ``ray.init``.
-
-    Args:
-        first: the folder in which workers look for modules first; None for the present one.
-    """
+    """The job's configuration, for ``ray.init``: workers look for modules first in the folder
+    ``first``; without it in the present one."""
     from ray.job_config import JobConfig
 
     config = JobConfig()

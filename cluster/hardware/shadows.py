@@ -38,11 +38,8 @@ def first_for_workers() -> str | None:
 
 
 def refuse_shadows() -> None:
-    """For a Ray cluster that this process is in already: where its workers look is settled.
-
-    Raises:
-        UserError: names a file that they would import as one of Onefold's packages.
-    """
+    """For a Ray cluster that this process is in already, in which it is settled where workers look:
+    raises `UserError` for a file that they would import as one of Onefold's packages."""
     path = path_of_workers()
     if path is None or path[-1:] == [str(ROOT)]:  # none yet, or one of ours
         return

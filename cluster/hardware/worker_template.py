@@ -50,10 +50,8 @@ def can_fork(maps: Path = Path("/proc/self/maps")) -> bool:
 def worker_template(modules: Sequence[str] = ()) -> Iterator[Path]:
     """Forks the template; gives the socket at which it is asked for workers.
 
-    It ends with the context, or with this process, and the workers end with it or their Ray.
-
-    Args:
-        modules: what the template imports beyond what this process has imported.
+    It ends with the context, or with this process, and the workers end with it or their Ray. It
+    imports ``modules`` beyond what this process has imported.
     """
     with short_root() as root, socket.socket(socket.AF_UNIX) as listener:
         address = root / "workers"

@@ -75,7 +75,7 @@ def measured(
     Args:
         assignments: of each client.
         num_samples: of each client; a request covers its assignment's largest shard.
-        run_spec: image shape, classes and seed of the run.
+        run_spec: the run's.
         config: what was set by hand.
         inventory: this machine.
         anew: measure again what was measured by an earlier run.

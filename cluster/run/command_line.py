@@ -40,14 +40,8 @@ EXAMPLES = """examples:
 
 
 def short_help(prog: str, method: str, methods: Iterable[str], settings: Iterable[str]) -> str:
-    """Usage, examples, methods, and the settings' names: those at the top, and by group.
-
-    Args:
-        prog: the command.
-        method: whose settings they are.
-        methods: names of all methods.
-        settings: dotted names of all settings that the method has.
-    """
+    """Usage of the command, examples, all methods, and the dotted names of the ``settings`` that a
+    method has: those at the top, and by group."""
     groups: dict[str, list[str]] = {}
     for name in sorted(settings):
         group, dot, rest = name.replace("_", "-").partition(".")
@@ -68,18 +62,9 @@ def short_help(prog: str, method: str, methods: Iterable[str], settings: Iterabl
 
 def wrapped(words: Iterable[str], indent: int = 2) -> str:
     """The words in lines of at most ``WIDTH`` columns; none is broken."""
-    text = ", ".join(words)
-    return (
-        textwrap.fill(
-            text,
-            WIDTH,
-            initial_indent=" " * indent,
-            subsequent_indent=" " * indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        + "\n"
-    )
+    whole: Any = {"break_long_words": False, "break_on_hyphens": False}
+    lines = textwrap.wrap(", ".join(words), WIDTH - indent, **whole)
+    return "\n".join(" " * indent + line for line in lines) + "\n"
 
 
 def within_width(text: str) -> str:
@@ -99,11 +84,7 @@ LONGEST_BYTES = 200
 
 
 def check_run_name(name: str) -> None:
-    """Refuses a name that is no plain name of a folder.
-
-    Raises:
-        UserError: says what is allowed.
-    """
+    """Raises `UserError` for a name that is no plain name of a folder."""
     size = len(name.encode(errors="replace"))
     plain = name.isprintable() and "/" not in name and not name.startswith(".")
     if not plain or not name.strip() or size > LONGEST_BYTES:
@@ -115,11 +96,8 @@ def check_run_name(name: str) -> None:
 
 
 def choices_help(settings: Mapping[str, Any]) -> str:
-    """The words that settings may have for values, each list once, below those that take them.
-
-    Args:
-        settings: annotated types by name, see :func:`setting_types`.
-    """
+    """The words that settings may have for values, each list once, below those that take them; the
+    ``settings`` as of :func:`setting_types`."""
     takers: dict[tuple[str, ...], list[str]] = {tuple(presets()): ["--preset"]}
     for name, kind in settings.items():
         lists = (bound.names for bound in bounds_in(kind) if isinstance(bound, OneOf | DatasetName))
@@ -199,17 +177,22 @@ def _parsed(
     arguments: list[str] = []
     for (source, _), values in zip(layers, settings, strict=True):
         arguments += _arguments_of(source, values, valid)
-    if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
-        arguments.append("--slurm.submit")
-    own = ["--help" if a == "--help-all" else a for a in argv if a != "--slurm"]
+    own = ["--help" if a == "--help-all" else a for a in with_slurm(argv)]
     try:
-        launch: Launch = parse_record(record, [*arguments, *own], [*valid, *beside], prog)
+        launch: Launch = parse_record(record, [*arguments, *own], prog, beside)
     except SystemExit:  # after help
         print(choices_help(valid), end="")
         raise
     if launch.name is not None:
         check_run_name(launch.name)
     return launch
+
+
+def with_slurm(argv: Sequence[str]) -> list[str]:
+    """The arguments, in which ``--slurm`` or any setting of it means ``--slurm.submit``."""
+    if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
+        return ["--slurm.submit", *(a for a in argv if a != "--slurm")]
+    return list(argv)
 
 
 def presets() -> list[str]:
@@ -238,11 +221,8 @@ def load_yaml(path: Any) -> JsonObject:
 
 
 def load_mapping(path: Any) -> JsonObject:
-    """All that a YAML file of settings holds.
-
-    Raises:
-        UserError: one line, as it cannot be read or holds something else.
-    """
+    """All that a YAML file of settings holds; raises `UserError`, of one line, if it cannot be read
+    or holds something else."""
     try:
         values = read_yaml(path)
     except FileNotFoundError:
@@ -297,12 +277,10 @@ def setting_types(record: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def as_arguments(name: str, value: object) -> list[str]:
     """One setting as command-line arguments."""
     *parents, last = name.replace("_", "-").split(".")
+    flag = "--" + ".".join([*parents, f"no-{last}" if value is False else last])
     if isinstance(value, bool):
-        return ["--" + ".".join([*parents, last if value else f"no-{last}"])]
-    flag = "--" + ".".join([*parents, last])
-    if isinstance(value, list | tuple):
-        return [flag, *(str(v) for v in value)]
-    return [flag, str(value)]
+        return [flag]
+    return [flag, *map(str, value if isinstance(value, list | tuple) else [value])]
 
 
 def _arguments_of(source: str, values: JsonObject, valid: Mapping[str, Any]) -> list[str]:
@@ -340,18 +318,13 @@ def _last(settings: list[JsonObject], name: str) -> Any:
 
 
 def parse_record(
-    record: Any, arguments: Sequence[str], valid: Iterable[str], prog: str, **how: Any
+    record: Any, arguments: Sequence[str], prog: str, beside: Iterable[str] = (), **how: Any
 ) -> Any:
-    """Arguments to a record.
+    """Arguments to a record of that type, which is checked once it is complete, so that errors name
+    settings as the user types them.
 
-    The record is checked once it is complete, so that errors name settings as the user types them.
-
-    Args:
-        record: the record's type.
-        arguments: the command line.
-        valid: names that an error about an unknown option lists.
-        prog: the command, for its help.
-        how: further arguments of ``tyro.cli``.
+    ``beside``: names of settings that an error about an unknown option lists beside the record's.
+    ``how``: further arguments of ``tyro.cli``.
 
     Raises:
         UserError: whatever is wrong.
@@ -359,16 +332,14 @@ def parse_record(
     """
     # Descriptions are read from the sources, a fifth of the time, which only help is worth.
     config = () if {"-h", "--help"} & set(arguments) else (tyro.conf.HelptextFromCommentsOff,)
+
+    def no_option(name: str) -> str:
+        kinds = dict(setting_types(record))
+        named = [n for n, kind in kinds.items() if tyro.conf.Positional not in get_args(kind)]
+        return unknown_setting(name, [*named, *beside], "option")
+
     with deferred():
-        found = parsed(
-            record,
-            arguments,
-            prog,
-            lambda name: unknown_setting(name, valid, "option"),
-            shown=within_width,
-            config=config,
-            **how,
-        )
+        found = parsed(record, arguments, prog, no_option, within_width, config=config, **how)
     check_tree(found[0] if isinstance(found, tuple) else found, flat=FLATTENED)
     return found
 

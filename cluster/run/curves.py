@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cluster.run.progress import LISTED
+from fl.errors import reason_of
 from fl.events import (
     ClientEnd,
     ClientProgress,
@@ -277,11 +278,8 @@ class Tracking:
         try:
             yield
         except Exception as error:
-            reason = " ".join(str(error).split())[:300]
-            print(
-                f"onefold: the run goes on without {name}: {type(error).__name__}: {reason}",
-                file=sys.stderr,
-            )
+            reason = f"{type(error).__name__}: {reason_of(error)}"
+            print(f"onefold: the run goes on without {name}: {reason}", file=sys.stderr)
             if tracker := self._trackers.pop(name, None):
                 with suppress(Exception):
                     tracker.close(failed=True)

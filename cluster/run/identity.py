@@ -31,10 +31,8 @@ DIGESTS: WeakKeyDictionary[Dataset, str] = WeakKeyDictionary()
 
 
 def identity(settings: SettingValues) -> dict[str, str]:
-    """A digest of all that each setting names of the user's own; settings without are left out.
-
-    Args:
-        settings: of a run, by dotted name.
+    """A digest of all that each of a run's settings, by dotted name, names of the user's own;
+    settings without are left out.
 
     Raises:
         UserError: data or a plugin cannot be read.

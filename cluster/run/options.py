@@ -116,11 +116,7 @@ class LaunchOptions(Machine, Generic[Options]):
         return self.runtime == "ray" and not (self.ray_address or self.dry_run or self.slurm.submit)
 
     def refuse_smoke(self) -> None:
-        """For commands other than ``onefold run``.
-
-        Raises:
-            UserError: the options ask for a smoke run.
-        """
+        """For commands other than ``onefold run``: raises `UserError` for a smoke run."""
         if self.smoke:
             raise UserError("only onefold run takes --smoke")
 

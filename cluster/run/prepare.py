@@ -1,7 +1,6 @@
 """Prepares a run: data, partition, clients and requests, with all checks before anything starts."""
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
@@ -10,9 +9,9 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from cluster.hardware.inventory import Inventory, take_inventory
+from cluster.hardware.inventory import Inventory, main_memory, take_inventory
 from cluster.hardware.private_ray import joined_inventory, refuse_other_systems
 from cluster.hardware.shadows import refuse_shadows
 from cluster.profiling.requests import Requests, measured, stated
@@ -30,77 +29,41 @@ from fl.federation import Client, RunSpec, Training
 from fl.inputs import NotImages
 from fl.methods.method import Assignment
 from fl.methods.registry import METHODS, Method, get_method
-from fl.models.registry import (
-    CLASSIFIERS,
-    GENERATORS,
-    MODELS,
-    build_generator,
-    build_shell,
-    squashes,
-    unsteady,
-)
+from fl.models.registry import CLASSIFIERS, MODELS, build_generator, build_shell, squashes, unsteady
 from fl.report.words import size
 from fl.seeding import numpy_generator
-from fl.training.classifier import (
-    ClassifierConfig,
-    starting_classifier,
-)
+from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.losses import check_own_loss
-from fl.training.private import (
-    PrivateClassifier,
-    PrivateGenerator,
-    private,
-    train_privately,
-)
+from fl.training.private import PrivateClassifier, PrivateGenerator, private, train_privately
 from fl.training.task import train_by_recipe
 
 log = logging.getLogger(__name__)
 
-# Refuses models that main memory cannot hold, before one is built.
-
 
 def refuse_large(training: Training, run_spec: RunSpec) -> None:
-    """Refuses a client's model whose weights alone exceed the machine's main memory.
-
-    Raises:
-        UserError: names the model, its size and the memory.
-    """
+    """Raises `UserError`, before it is built, for a client's model whose weights alone exceed main
+    memory."""
     name, width = training.model, getattr(training, "width", 1.0)
     known = MODELS.get(name)
     if known is None or known.source:  # one of the user's is built as it is, on one step
         return
-    needed, there = _bytes(training, run_spec), main_memory()
-    if needed > there:
+    model: nn.Module
+    if name in CLASSIFIERS:
+        model = build_shell(name, run_spec.inputs, run_spec.outputs, width=width)
+    else:
+        shape, latent = run_spec.image_shape, getattr(training, "latent", 20)
+        with torch.device("meta"):  # without memory for its weights
+            model = build_generator(name, shape, run_spec.outputs, latent=latent, width=width)
+    needed = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    if needed > (there := main_memory()):
         raise UserError(
             f"{name} with width {width:g} has {size(needed)} of weights, this machine has "
             f"{size(there)} of memory: lower width"
         )
 
 
-def main_memory() -> int:
-    """Bytes of main memory of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _bytes(training: Training, run_spec: RunSpec) -> int:
-    """Of the model's weights and buffers; it is built without memory for them."""
-    name, classes = training.model, run_spec.outputs
-    width = getattr(training, "width", 1.0)
-    if name in CLASSIFIERS:
-        model = build_shell(name, run_spec.inputs, classes, width=width)
-    elif name in GENERATORS:
-        with torch.device("meta"):
-            latent = getattr(training, "latent", 20)
-            model = build_generator(name, run_spec.image_shape, classes, latent=latent, width=width)
-    else:
-        return 0
-    return sum(t.numel() * t.element_size() for t in model.state_dict().values())
-
-
 Changes = tuple[tuple[str, object], ...]
 """Settings by name, with values."""
-
-# Admits a run: refuses what configuration and machine rule out, before any data is read.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +85,8 @@ class Admitted:
 
 
 def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
-    """Checks the run against itself and against what it may use.
-
-    Args:
-        launch: the run.
-        inventory: what it may use. Default: what there is on this machine or cluster.
+    """Checks the run against itself and against what it may use: by default all that there is on
+    this machine or cluster.
 
     Raises:
         UserError: one line, for whatever the configuration or this machine rule out.
@@ -139,10 +99,9 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
     read_again(run.dataset)
     run_spec = run.run_spec  # reads the disk where the data is a folder
     if run_spec.targets is not None and not method.any_targets:
-        able = [name for name, other in METHODS.items() if other.any_targets]
         raise UserError(
             f"{run.method} needs labels of classes, one for each sample; the targets are "
-            f"{run_spec.targets.kind}: allowed are {', '.join(able)}"
+            f"{run_spec.targets.kind}: allowed are {_for_any_targets()}"
         )
     with _named(run):
         assignments = _assignments(run, method, run_spec)
@@ -167,6 +126,11 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
         fusion_ranks=ranks,
         changes=changes,
     )
+
+
+def _for_any_targets() -> str:
+    """The methods whose clients train by the user's own loss, for any targets."""
+    return ", ".join(name for name, method in METHODS.items() if method.any_targets)
 
 
 def changes_of(run: RunConfig[Any], assignments: Sequence[Assignment]) -> dict[int, Changes]:
@@ -227,13 +191,9 @@ def _tried_as(training: Training) -> tuple[object, ...]:
 
 
 def _check_own_model(training: Training, method: Method, run_spec: RunSpec, *, dp: bool) -> None:
-    """Refuses what would train otherwise than a model of the user's, or its loss, is meant.
-
-    Raises:
-        UserError: the method's clients train by another loss, and it names the methods that take
-            the user's; the loss fails; or the model answers with probabilities where logits are
-            taken.
-    """
+    """Raises `UserError` for what would train otherwise than a model of the user's, or its loss, is
+    meant: the method's clients train by another loss, the loss fails, or the model answers with
+    probabilities where logits are taken."""
     if not (isinstance(training, ClassifierConfig) and MODELS[training.model].source):
         return
     model, inputs = starting_classifier(training, training.answered(run_spec)), run_spec.inputs
@@ -243,10 +203,9 @@ def _check_own_model(training: Training, method: Method, run_spec: RunSpec, *, d
     as_it_is &= training.task in (train_by_recipe, train_privately)
     uses_it = method.any_targets or as_it_is
     if own_loss and not uses_it:
-        able = [name for name, other in METHODS.items() if other.any_targets]
         raise UserError(
             f"{method.name} trains by a loss of its own, so {training.model} cannot have one: "
-            f"allowed are {', '.join(able)}, and methods that fuse what such clients train"
+            f"allowed are {_for_any_targets()}, and methods that fuse what such clients train"
         )
     if reason := unsteady(model, inputs):
         log.warning(
@@ -346,18 +305,9 @@ def prepare(
     partition = _partition(run, dataset, drawn)
     _check_tested(run, dataset, partition)
     # A Slurm job measures on its own node.
-    measure &= (launch.runtime == "ray" or launch.smoke) and not launch.slurm.submit
-    if measure:
+    if measure and (launch.runtime == "ray" or launch.smoke) and not launch.slurm.submit:
         say("measuring what clients need")
-        requests = measured(
-            admitted.assignments,
-            [len(indices) for indices in partition.train],
-            admitted.run_spec,
-            run.resources,
-            admitted.inventory,
-            anew=launch.smoke,
-        )
-        admitted = replace(admitted, requests=requests)
+        admitted = _with_measured(admitted, partition, anew=launch.smoke)
     if admitted.method.auxiliary is not None:
         say("reading images of another data set")
     return Prepared(
@@ -458,6 +408,21 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
         partition,
         train=tuple(pool[own] for own in partition.train),
         test=tuple(pool[own] for own in partition.test),
+    )
+
+
+def _with_measured(admitted: Admitted, partition: Partition, *, anew: bool) -> Admitted:
+    """With requests that were measured, where they are not stated."""
+    return replace(
+        admitted,
+        requests=measured(
+            admitted.assignments,
+            [len(own) for own in partition.train],
+            admitted.run_spec,
+            admitted.run.resources,
+            admitted.inventory,
+            anew=anew,
+        ),
     )
 
 

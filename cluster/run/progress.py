@@ -19,6 +19,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
+from cluster.run.steps import print_text
 from fl.events import (
     AttemptFailed,
     ClientDropped,
@@ -55,11 +56,8 @@ class PlainLines:
 
     def __call__(self, event: Event) -> None:
         """Prints what happened, if it is worth a line."""
-        line = self._line(event)
-        if line:
-            self._console.print(
-                f"[{event.seconds:7.1f} s] {line}", markup=False, highlight=False, soft_wrap=True
-            )
+        if line := self._line(event):
+            print_text(f"[{event.seconds:7.1f} s] {line}", self._console)
 
     def _line(self, event: Event) -> str | None:
         match event:

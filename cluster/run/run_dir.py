@@ -83,9 +83,6 @@ def _holder(file: Path) -> str:
     return "another process"
 
 
-# Deletes runs: only what is a run's own folder, which no process is at work in.
-
-
 def is_run(path: Path) -> bool:
     """Whether it is a folder, no link to one, with the configuration that each run writes."""
     with suppress(UserError):
@@ -106,11 +103,8 @@ def empty(path: Path) -> None:
 
 
 def delete(paths: Iterable[Path]) -> None:
-    """Deletes the folders of these runs.
-
-    Raises:
-        UserError: one is no run, or a process is at work in it; then none is deleted.
-    """
+    """Deletes the folders of these runs, unless one is no run's own, or a process is at work in it:
+    then it raises `UserError`, and deletes none."""
     paths = tuple(paths)
     with ExitStack() as held:
         for path in paths:
@@ -150,11 +144,8 @@ def claimed(launch: Launch, call: str | None = None) -> Iterator[Path]:
 
 
 def check_place(launch: Launch) -> None:
-    """Refuses what :func:`claimed` would refuse as things are now; writes nothing.
-
-    Raises:
-        UserError: one line.
-    """
+    """Raises `UserError` for what :func:`claimed` would refuse as things are now; writes
+    nothing."""
     with refused_by_disk():
         path = locate(launch)
         if not str(launch.output_dir).isprintable():  # it stands in reports, which are UTF-8
@@ -165,10 +156,15 @@ def check_place(launch: Launch) -> None:
         store = launch.output_dir / ".store"
         if store.exists() and not store.is_dir():
             raise UserError(f"{store} must be a folder, the store of updates: move that file away")
-        there = next(p for p in path.absolute().parents if p.exists())
+        there = existing(path.parent)
         if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
             raise UserError(f"cannot write to {there}; choose another --output-dir")
         _refuse_taken(path, launch)
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
 
 
 def _occupy(launch: Launch, held: ExitStack, call: str | None) -> Path:

@@ -66,17 +66,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-# An interrupt stays one, whatever fails because of it.
-
-
 @contextmanager
 def interrupt_first() -> Iterator[None]:
     """Raises the interrupt in whose course another error came, and not that error.
 
     Torch, interrupted while it writes a file, ends the file and complains about its length.
-
-    Raises:
-        KeyboardInterrupt: the one that was hidden.
     """
     try:
         yield
@@ -89,11 +83,9 @@ def interrupt_first() -> Iterator[None]:
         raise hidden from None
 
 
-# Which client ran where and when: the placements that a result records and the report draws.
-
-
 class Placements:
-    """Makes an entry per client from a run's events, of the last round that it took part in."""
+    """Which client ran where and when, for result and report: an entry for each, made from a run's
+    events, of the last round that it took part in."""
 
     def __init__(self, members: tuple[Client, ...]) -> None:
         self._entries: dict[int, JsonObject] = {
@@ -183,9 +175,6 @@ def _occupied(entry: JsonObject) -> float:
     return float(entry["end"] - entry["start"])
 
 
-# Saves a run's events as ``metrics.jsonl``.
-
-
 class JsonLines:
     """Appends each event to ``metrics.jsonl`` as it happens, but for clients' progress, of which
     there is too much, and which depends on the clock."""
@@ -207,21 +196,15 @@ class JsonLines:
             self._file.close()
 
 
-# Keeps the global model of some rounds.
-
-
 class SavedModels:
-    """Saves it after every so many rounds, and after the most accurate one so far."""
+    """Saves the global model after every so many rounds, and after the most accurate one so far."""
 
     def __init__(self, folder: Path, *, best: bool, every: int | None) -> None:
         self._folder, self._best, self._every = folder, best, every
 
     def __call__(self, event: Event) -> None:
-        """Writes the files of a round that has ended.
-
-        Raises:
-            UserError: there is no global model.
-        """
+        """Writes the files of a round that has ended; raises `UserError` if there is no global
+        model."""
         if not isinstance(event, RoundEnd):
             return
         names = ["best"] if self._best and event.best else []
@@ -295,17 +278,8 @@ def _execute(
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(max(1, min(usable_cores(), prepared.inventory.cpus)))
         placements = Placements(prepared.members)
-        settings = flatten(nested(prepared.run))
-        tensorboard = TensorBoard(run_dir / "tensorboard", prepared.members, settings)
-        listeners: list[Listener] = [
-            placements,
-            stack.enter_context(closing(JsonLines(run_dir / "metrics.jsonl"))),
-            stack.enter_context(closing(tensorboard)),
-            stack.enter_context(progress(prepared.members, console)),
-            SavedModels(run_dir / "model", best=launch.save_best, every=launch.save_every),
-            *others,
-        ]
-        events = Events(*listeners)
+        listeners = _listeners(launch, prepared, run_dir, console, stack)
+        events = Events(placements, *listeners, *others)
         events.emit(
             RunStart(run=run_dir.name, rounds=prepared.run.rounds, metric=_metric(prepared))
         )
@@ -330,6 +304,21 @@ def _execute(
     write_json(run_dir / "result.json", result)
     _tidy(run_dir / CHECKPOINTS, {STATE} if can_go_on(prepared.run) else set())
     return result
+
+
+def _listeners(
+    launch: Launch, prepared: Prepared, run_dir: Path, console: Console, stack: ExitStack
+) -> list[Listener]:
+    """What writes the run's events, draws them and shows them, until the stack ends; and what saves
+    models after rounds."""
+    settings = flatten(nested(prepared.run))
+    tensorboard = TensorBoard(run_dir / "tensorboard", prepared.members, settings)
+    return [
+        stack.enter_context(closing(JsonLines(run_dir / "metrics.jsonl"))),
+        stack.enter_context(closing(tensorboard)),
+        stack.enter_context(progress(prepared.members, console)),
+        SavedModels(run_dir / "model", best=launch.save_best, every=launch.save_every),
+    ]
 
 
 def _outcome(prepared: Prepared, clients: Clients, server: Server, inputs: JsonObject) -> Outcome:
@@ -399,11 +388,7 @@ def open_federation(
 
 
 def _result(
-    launch: Launch,
-    prepared: Prepared,
-    outcome: Outcome,
-    clients: Clients,
-    server: Server,
+    launch: Launch, prepared: Prepared, outcome: Outcome, clients: Clients, server: Server
 ) -> JsonObject:
     run = prepared.run
     last = outcome.epochs[-1]

@@ -82,12 +82,7 @@ class EarlyRay:
         """Has the cluster from its start to its end: its processes die with the thread that
         started them."""
         try:
-            with private_ray(
-                cpus=inventory.cpus,
-                gpus=len(inventory.gpus),
-                memory_bytes=inventory.memory_bytes,
-                template=self._template,
-            ):
+            with private_ray(inventory.bundle, template=self._template):
                 self._begun.set()
                 self._over.wait()
         except BaseException as error:
@@ -228,9 +223,4 @@ def ray_cluster(
         return nullcontext()
     if machine.ray_address:
         return joined_ray(machine.ray_address)
-    return private_ray(
-        cpus=inventory.cpus,
-        gpus=len(inventory.gpus),
-        memory_bytes=inventory.memory_bytes,
-        published=published,
-    )
+    return private_ray(inventory.bundle, published=published)

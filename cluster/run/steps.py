@@ -54,8 +54,13 @@ class Steps:
         if self._status:
             self._status.update(Text(f"{what} …"))  # a name in it is no markup
         else:
-            self._console.print(f"{what} …", markup=False, highlight=False, soft_wrap=True)
+            print_text(f"{what} …", self._console)
             self._console.file.flush()
+
+
+def print_text(text: str, console: Console) -> None:
+    """Prints text as it is, without wrapping or colours."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def silent(what: str) -> None:

@@ -169,10 +169,8 @@ class Placement:
         return len(self._waiting) > 0
 
     def add(self, client: int, request: Request, model: str, work: float) -> None:
-        """Lets a client wait for a slot; called once more when it is to be tried again.
-
-        Args:
-            work: samples times epochs.
+        """Lets a client wait for a slot; called once more when it is to be tried again. Its work is
+        samples times epochs.
 
         Raises:
             UserError: it would not fit any bundle, even an empty one.
@@ -217,12 +215,8 @@ class Placement:
         return None
 
     def finish(self, client: int, seconds: float | None, *, trained: bool = True) -> None:
-        """Frees the client's slot.
-
-        Args:
-            seconds: how long it ran; None if it failed.
-            trained: whether it did its work, so that its rate can be learned.
-        """
+        """Frees the slot of a client that ran for so many seconds; None if it failed. Its rate is
+        learned if it ``trained``: did its work, and not something else."""
         left = self._leave(client)
         if seconds is not None:
             self._now = max(self._now, left.began + seconds)

@@ -129,12 +129,9 @@ class FusionServer(Server):
         return self.group
 
     def _replace(self, failure: RankFailed, failures: int) -> None:
-        """Ends the ranks after a failure; the next call starts new ones.
-
-        Raises:
-            UserError: the one that a rank raised.
-            ServerFailed: a rank's own code failed, or this was the last attempt.
-        """
+        """Ends the ranks after a failure; the next call starts new ones. Raises the `UserError`
+        that a rank raised, or `ServerFailed` if its own code failed or this was the last
+        attempt."""
         self.close()
         event = RankFailure(rank=failure.rank, attempt=failures, reason=failure.reason)
         self.events.emit(event)

@@ -44,11 +44,8 @@ def place_ranks(
 
 
 def world_size(asked: int | None, gpus: int) -> int:
-    """Number of ranks: as asked, or all GPUs; without GPUs one.
-
-    Raises:
-        UserError: more ranks than GPUs.
-    """
+    """Number of ranks: as asked, or all GPUs; without GPUs one. Raises `UserError` if more ranks
+    than GPUs are asked for."""
     if asked is None:
         return max(1, gpus)
     if gpus and asked > gpus:

@@ -54,11 +54,7 @@ def still_falling(curves: Sequence[Sequence[float]]) -> bool:
 
 
 def rising(curves: Sequence[Sequence[float]]) -> bool:
-    """Whether accuracy still rose by rounds, on the mean of the runs of a cell.
-
-    Args:
-        curves: accuracy after each round, by run.
-    """
+    """Whether the accuracies after each round of a cell's runs, on their mean, still rose."""
     return still_falling([[-accuracy for accuracy in curve] for curve in curves])
 
 

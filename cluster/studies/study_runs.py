@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from rich.console import Console
 from cluster.run.command_line import parse, parse_record
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared, prepare
-from cluster.run.run_dir import check_place, claimed, differences, locate
+from cluster.run.run_dir import check_place, claimed, differences, existing, locate
 from cluster.run.runtime import EarlyRay
 from cluster.run.steps import Steps, silent
 from cluster.studies.suite_options import numbers
@@ -33,7 +33,6 @@ from fl.methods.registry import get_method
 from fl.report.read import client_ends, read_events
 from fl.report.words import size
 
-PROG = "python -m cluster.study"
 FILE_BYTES = 4096 * 3
 """Bytes of an update beside its tensors: a header, a checksum's file and a line of events."""
 PROC = Path("/proc")
@@ -81,14 +80,11 @@ class StudyOptions(Settings):
 
 
 def parse_study(argv: Sequence[str]) -> tuple[StudyOptions, list[str]]:
-    """The study's own options, and the launch's arguments for all its runs.
-
-    Raises:
-        UserError: one line, for whatever is wrong.
-        SystemExit: with 0, after printing help.
-    """
-    own = [field.name for field in fields(StudyOptions)]
-    options, rest = parse_record(StudyOptions, argv, own, PROG, return_unknown_args=True)
+    """The study's own options, and the launch's arguments for all its runs; raises as
+    :func:`cluster.run.command_line.parse`."""
+    options, rest = parse_record(
+        StudyOptions, argv, "python -m cluster.study", return_unknown_args=True
+    )
     return options, rest
 
 
@@ -139,8 +135,7 @@ def upload_bytes(run: RunConfig[Any]) -> int:
 def _check_disk(unfinished: Sequence[Launch]) -> None:
     needed = sum(upload_bytes(launch.run) for launch in unfinished)
     directory = unfinished[0].output_dir
-    there = next(p for p in (directory, *directory.absolute().parents) if p.exists())
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(existing(directory)).free
     if needed > free:
         most = max(launch.run.num_clients for launch in unfinished)
         raise UserError(
@@ -169,9 +164,6 @@ def _cell(
         return StudyRun(launch=launch, drawn=wanted)
     run = replace(run, data=replace(run.data, max_train=wanted))
     return StudyRun(launch=replace(launch, run=run), drawn=None)
-
-
-# A run's figures.
 
 
 def run_cell(cell: StudyRun) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from cluster.run.command_line import parse_record, setting_types
+from cluster.run.command_line import parse_record, with_slurm
 from cluster.run.slurm_options import SlurmOptions
 from cluster.studies.cells import TABLES
 from cluster.studies.comparison import Scale
@@ -69,11 +69,8 @@ class SuiteOptions(Settings):
 
 
 def numbers(name: str, text: str, *, least: int = 0) -> list[int]:
-    """A setting's numbers, each once.
-
-    Raises:
-        UserError: one is no whole number, or too small.
-    """
+    """A setting's numbers, each once; raises `UserError` if one is no whole number, or too
+    small."""
     found = []
     for part in text.split(","):
         if not part.strip().isdecimal() or int(part) < least:
@@ -85,15 +82,7 @@ def numbers(name: str, text: str, *, least: int = 0) -> list[int]:
 
 
 def parse_suite(argv: Sequence[str]) -> SuiteOptions:
-    """Parses the command line.
-
-    Raises:
-        UserError: one line, for whatever is wrong.
-        SystemExit: with 0, after printing help.
-    """
-    if any(a == "--slurm" or a.startswith("--slurm.") for a in argv):
-        argv = [*(a for a in argv if a != "--slurm"), "--slurm.submit"]
-    argv = ["--scale=small" if a == "--small" else a for a in argv]
-    names = [name for name, _ in setting_types(SuiteOptions) if name != "name"]
-    options: SuiteOptions = parse_record(SuiteOptions, argv, names, "python -m cluster.suite")
+    """Parses the command line; raises as :func:`cluster.run.command_line.parse`."""
+    argv = ["--scale=small" if a == "--small" else a for a in with_slurm(argv)]
+    options: SuiteOptions = parse_record(SuiteOptions, argv, "python -m cluster.suite")
     return options

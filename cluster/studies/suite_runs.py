@@ -31,11 +31,8 @@ Runs = Mapping[tuple[Cell, int], Launch]
 def runs_of(
     options: SuiteOptions, cells: Sequence[Cell], seeds: Sequence[int]
 ) -> dict[tuple[Cell, int], Launch]:
-    """The cells' runs.
-
-    Raises:
-        UserError: a setting is wrong, or does not go with the suite's options.
-    """
+    """The cells' runs; raises `UserError` for a setting that is wrong, or that does not go with the
+    suite's options."""
     where = [
         f"--output-dir={options.output_dir}",
         f"--data-root={options.data_root}",
@@ -142,11 +139,6 @@ def finished(launch: Launch) -> bool:
     return (locate(launch) / "result.json").exists()
 
 
-def unfinished(runs: Runs) -> list[Launch]:
-    """The runs that have no result yet."""
-    return [launch for launch in runs.values() if not finished(launch)]
-
-
 def print_plan(runs: Runs) -> None:
     """Prints each run's directory, and whether it is finished."""
     for launch in runs.values():
@@ -173,10 +165,7 @@ def run_all(runs: Runs) -> list[Figure]:
 
 def run_each(runs: Runs, result_of: Callable[[Launch, str], JsonObject]) -> list[Figure]:
     """The figures of all runs, each reported when it has ended; those of failed ones say so.
-
-    Args:
-        runs: by cell and seed.
-        result_of: makes a run's result, under a title.
+    ``result_of`` makes a run's result, under a title.
 
     Raises:
         ClientFailed: no run has a result.
@@ -197,33 +186,22 @@ def run_each(runs: Runs, result_of: Callable[[Launch, str], JsonObject]) -> list
         print(f"{title}: {outcome}", flush=True)
     if failure is not None and not any(found.values()):
         raise failure
-    return [figure_of(cell, of_cell, failed[cell]) for cell, of_cell in found.items()]
-
-
-def figure_of(
-    cell: Cell, runs: Sequence[tuple[JsonObject, Path]], failed: Sequence[str] = ()
-) -> Figure:
-    """The cell's figure, of its runs' results and folders."""
-    return Figure(
-        cell,
-        results=tuple(result for result, _ in runs),
-        losses=tuple(loss_curve(folder) for _, folder in runs),
-        failed=tuple(failed),
-        client_losses=tuple(client_curves(folder) for _, folder in runs),
-    )
+    return [
+        Figure(
+            cell,
+            results=tuple(result for result, _ in own),
+            losses=tuple(loss_curve(folder) for _, folder in own),
+            failed=tuple(failed[cell]),
+            client_losses=tuple(client_curves(folder) for _, folder in own),
+        )
+        for cell, own in found.items()
+    ]
 
 
 def refuse_any(launches: Mapping[str, Launch]) -> None:
-    """Refuses all cells where one cannot be run, by preparing a run of each in this process.
-
-    A table of hours then does not end at its last cell.
-
-    Args:
-        launches: a run of each cell, by the cell's name.
-
-    Raises:
-        UserError: the cell's name, and what is wrong with it.
-    """
+    """Raises `UserError`, with the cell's name, if one cannot be run, by preparing a run of each in
+    this process: a table of hours then does not end at its last cell. ``launches``: by the cell's
+    name."""
     for name, launch in launches.items():
         try:
             prepare(launch, measure=False)
@@ -232,11 +210,8 @@ def refuse_any(launches: Mapping[str, Launch]) -> None:
 
 
 def earlier(launch: Launch) -> JsonObject | None:
-    """The result of a finished run with the same settings; None where none is finished.
-
-    Raises:
-        UserError: it has other settings.
-    """
+    """The result of a finished run with the same settings; None where none is finished. Raises
+    `UserError` if it has other settings."""
     if not finished(launch):
         return None
     run_dir = locate(launch)

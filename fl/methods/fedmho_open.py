@@ -98,11 +98,7 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
     drawn = label_counts_of(generators)
 
     with server.events.phase("synthesis"):
-        allocation = allocate(generators, server, config)
-        plain, own = (  # the same samples, unmoved and moved
-            synthesise(generators, allocation, server, config, partial(VariedDecoder, warp=warp))
-            for warp in (0.0, config.warp)
-        )
+        plain, own = draw(generators, server, config)
         opened = [draw_open(generators, server, config)] if config.open_samples else []
     with server.events.phase("filter"):
         kept = keep_best(plain, server, config)  # by the samples as they were before they moved
@@ -150,6 +146,15 @@ def with_counts(clients: Clients, classifiers: list[Update]) -> tuple[list[Updat
     counts = ask_label_counts(clients, only=[u.client.id for u in classifiers])
     able = {update.client.id for update in counts}
     return [u for u in classifiers if u.client.id in able], label_counts_of(counts)
+
+
+def draw(generators: list[Update], server: Server, config: FedMHOOpenConfig) -> list[Samples]:
+    """The decoders' samples of their own labels, unmoved and moved."""
+    allocation = allocate(generators, server, config)
+    return [
+        synthesise(generators, allocation, server, config, partial(VariedDecoder, warp=warp))
+        for warp in (0.0, config.warp)
+    ]
 
 
 def draw_open(generators: list[Update], server: Server, config: FedMHOOpenConfig) -> Samples:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:  # Ray may be missing
 def bundles(template: Path) -> "Iterator[Bundles]":
     from cluster.hardware.bundles import open_bundles
     from cluster.hardware.private_ray import private_ray
+    from cluster.scheduling.capacity import Bundle
 
-    own = private_ray(cpus=2, gpus=0, memory_bytes=2**32, template=template)
+    whole = Bundle(name="here", cpus=2, gpus=0, memory_bytes=2**32)
+    own = private_ray(whole, template=template)
     with own, open_bundles() as bundles:
         yield bundles

@@ -58,11 +58,7 @@ def bundles() -> "Iterator[Bundles]":
 
     inventory = take_inventory()
     with (
-        private_ray(
-            cpus=inventory.cpus,
-            gpus=len(inventory.gpus),
-            memory_bytes=inventory.memory_bytes,
-        ),
+        private_ray(inventory.bundle),
         open_bundles() as bundles,
     ):
         yield bundles

@@ -23,6 +23,7 @@ from cluster.hardware.private_ray import (
 )
 from cluster.hardware.ray_internals import AUTHENTICATION, TOKEN
 from cluster.launch import main
+from cluster.scheduling.capacity import Bundle
 from fl.errors import UserError
 from tests.cluster.commands import (
     SMALL,
@@ -187,9 +188,10 @@ def test_where_no_cluster_answers_one_line_says_so(tmp_path: Path) -> None:
 
 def test_a_loopback_that_is_down_is_one_line_at_once() -> None:
     code = (
-        "import sys; from cluster.hardware.private_ray import private_ray\n"
+        "import sys; from cluster.hardware.private_ray import Bundle, private_ray\n"
         "from fl.errors import UserError\n"
-        "try:\n    private_ray(cpus=1, gpus=0, memory_bytes=2**32).__enter__()\n"
+        "whole = Bundle(name='here', cpus=1, gpus=0, memory_bytes=2**32)\n"
+        "try:\n    private_ray(whole).__enter__()\n"
         "except UserError as error:\n    print(error)"
     )
     command = ["unshare", "--map-root-user", "--net", sys.executable, "-c", code]
@@ -204,13 +206,13 @@ def test_a_loopback_that_is_down_is_one_line_at_once() -> None:
 SIGNALLED = """
 import os, signal
 import psutil, ray
-from cluster.hardware.private_ray import private_ray
+from cluster.hardware.private_ray import Bundle, private_ray
 
 def ours(signum, frame):
     print("ours", flush=True)
 
 signal.signal(signal.SIGTERM, ours)
-with private_ray(cpus=1, gpus=0, memory_bytes=2**30):
+with private_ray(Bundle(name="here", cpus=1, gpus=0, memory_bytes=2**30)):
     os.kill(os.getpid(), signal.SIGTERM)
     ray.get(ray.remote(num_cpus=1)(lambda: 1).remote())
     root = ray._private.worker._global_node.get_session_dir_path()
@@ -271,11 +273,11 @@ def test_a_process_has_one_token_whatever_it_was_told(monkeypatch: pytest.Monkey
 
 
 def test_what_ray_raises_when_it_starts_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(**options: object) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise Exception("The current node timed out during startup.\nSee /tmp/ray/logs.")
 
     monkeypatch.setattr(private_ray, "start_cluster", killed)
-    starting = private_ray.private_ray(cpus=1, gpus=0, memory_bytes=2**30)
+    starting = private_ray.private_ray(Bundle(name="here", cpus=1, gpus=0, memory_bytes=2**30))
     with pytest.raises(UserError, match=r"Ray did not start: .*inprocess") as refusal, starting:
         pass
     assert "\n" not in str(refusal.value)

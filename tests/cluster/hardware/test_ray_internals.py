@@ -37,13 +37,14 @@ from pathlib import Path
 from cluster.hardware.worker_template import worker_template
 from cluster.hardware.ray_internals import gpus_of_group, path_of_workers, raylet_process
 from cluster.hardware.ray_internals import shut_down, start_cluster
+from cluster.scheduling.capacity import Bundle
 root, memory, store = Path(sys.argv[1]), *map(int, sys.argv[2:])
 held = contextlib.ExitStack()
 template = held.enter_context(worker_template())
 forked = psutil.Process().children()[0].pid
 start_cluster(
-    cpus=1, gpus=2, memory_bytes=memory, store_bytes=store, root=root, first="/first",
-    template=template,
+    Bundle(name="here", cpus=1, gpus=2, memory_bytes=memory + store), store_bytes=store,
+    root=root, first="/first", template=template,
 )
 import ray
 import torch

@@ -54,8 +54,8 @@ class Clusters:
             yield
 
     @contextmanager
-    def private(self, **given: Any) -> Iterator[None]:
-        with self.noted("private", given):
+    def private(self, whole: Bundle, **given: Any) -> Iterator[None]:
+        with self.noted("private", {"whole": whole, **given}):
             yield
 
     @contextmanager
@@ -84,8 +84,7 @@ def test_without_an_address_a_run_has_a_cluster_of_its_own(
         assert clusters.open == 1
     ((kind, given),) = clusters.entered
     assert (kind, clusters.open) == ("private", 0)
-    assert (given["cpus"], given["gpus"], given["memory_bytes"]) == (3, 0, 10**9)
-    assert given["published"] == tmp_path / "ray-address"
+    assert given == {"whole": MACHINE.bundle, "published": tmp_path / "ray-address"}
 
 
 def test_a_cluster_that_is_named_is_joined(clusters: Clusters, tmp_path: Path) -> None:
@@ -183,8 +182,8 @@ class Cluster:
         self.error: Exception | None = None
 
     @contextmanager
-    def private(self, **given: Any) -> Iterator[None]:
-        self.given, self.began = given, threading.current_thread()
+    def private(self, whole: Bundle, **given: Any) -> Iterator[None]:
+        self.given, self.began = {"whole": whole, **given}, threading.current_thread()
         if self.error:
             raise self.error
         yield
@@ -211,7 +210,7 @@ def test_a_ray_that_does_not_start_is_one_line_and_holds_nobody_up(
     over = threading.Event()
 
     @contextmanager
-    def never(**_: Any) -> Iterator[None]:
+    def never(*_: Any, **__: Any) -> Iterator[None]:
         over.wait()
         yield
 
@@ -241,7 +240,7 @@ def test_the_cluster_begins_beside_the_launch_and_ends_when_nothing_refers_to_it
         wait_until(lambda: cluster.ended, seconds=30)
     # Ray's processes die with the thread that started them.
     assert cluster.began is cluster.ended is not threading.current_thread()
-    assert (cluster.given["cpus"], cluster.given["template"]) == (3, None)
+    assert cluster.given == {"whole": MACHINE.bundle, "template": None}
 
 
 @pytest.mark.parametrize(
