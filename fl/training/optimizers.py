@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from fl.training.torch_internals import (
+from fl.torch_internals import (
     adam_step,
     add,
     add_differences,
