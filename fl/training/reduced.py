@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.models.architectures.vgg import POOLED, VGG9
+from fl.models.architectures.plain import POOLED, VGG9
 from fl.training.optimizers import Adam, AnyOptimizer, Paced, innermost
 from kernels.backends import fuses
 
