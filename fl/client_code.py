@@ -18,8 +18,8 @@ from torch import nn
 
 from fl import PACKAGES
 from fl.federation import RunSpec, Task, Training
+from fl.models.common import ModelInfo
 from fl.models.registry import MODELS
-from fl.models.shapes import ModelInfo
 from fl.seeding import seeded
 from fl.sources import code_of, defined, home, is_users, key_of
 from fl.training.classifier import start

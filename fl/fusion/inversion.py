@@ -18,8 +18,8 @@ from fl.federation import Batch, RunSpec
 from fl.fusion.distillation import kl_to_teacher
 from fl.fusion.fit import FitConfig
 from fl.json_files import JsonObject
+from fl.models.common import AnyBatchNorm
 from fl.models.generators import ImageGenerator
-from fl.models.shapes import AnyBatchNorm
 from fl.seeding import seeded, torch_generator
 from fl.training.optimizers import SGD, Adam
 from fl.training.recipe import Step, minimise

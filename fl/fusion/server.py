@@ -27,7 +27,7 @@ from fl.fusion.state import put_aside
 from fl.fusion.synthesis import PIXEL, Draw, Drawn, plan_draws, portions, share_out, still_asked
 from fl.metrics.accuracy import accuracies
 from fl.models import Decoder
-from fl.models.state import load_whole
+from fl.models.common import load_whole
 from fl.seeding import in_round
 from fl.server import Evaluation, FitResult, Lessons, Loss, Samples
 

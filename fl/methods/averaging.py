@@ -33,7 +33,7 @@ from fl.methods.prototypes import (
     untrained,
 )
 from fl.methods.uploads import MEAN
-from fl.models.state import parameters_sent
+from fl.models.common import parameters_sent
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome
 from fl.spaces import Distribution, Spaces

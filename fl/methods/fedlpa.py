@@ -28,7 +28,7 @@ from fl.fusion.server import Server
 from fl.methods.method import Method
 from fl.methods.prototypes import LOCAL, PrototypesConfig, assign, average_each, untrained
 from fl.methods.uploads import MEAN, aggregate_classifiers
-from fl.models.state import parameters_sent
+from fl.models.common import parameters_sent
 from fl.server import Outcome
 from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig, starting_classifier

@@ -20,8 +20,8 @@ from fl.fusion.server import Server
 from fl.methods.method import Method
 from fl.methods.prototypes import LOCAL, PrototypesConfig, assign, prototypes
 from fl.methods.uploads import load_classifier, untrained_classifier
+from fl.models.common import AnyBatchNorm
 from fl.models.ensemble import Ensemble, OpenVote
-from fl.models.shapes import AnyBatchNorm
 from fl.server import Outcome
 from fl.spaces import Choice, LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier

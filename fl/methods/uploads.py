@@ -14,7 +14,7 @@ from fl.federation import TaskInput, TaskOutput, Training, Update
 from fl.fusion.aggregation import AggregationConfig, aggregate_states, average_into
 from fl.fusion.server import Server
 from fl.models import Decoder
-from fl.models.state import load_sent, load_whole, state_sent
+from fl.models.common import load_sent, load_whole, state_sent
 from fl.plausible import check_model
 from fl.receiving import check_label_counts
 from fl.training.classifier import ClassifierConfig, starting_classifier

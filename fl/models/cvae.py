@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.models.shapes import ImageShape
+from fl.models.common import ImageShape
 
 # At the paper's learning rate of 5e-2 Adam's first steps throw logvar to -50 (seen on MNIST). As
 # far on the other side exp(logvar) swamps the loss, and in float16 it overflows from 11.1 on.

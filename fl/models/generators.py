@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from fl.errors import UserError
-from fl.models.shapes import ImageShape, divisible, scaled
+from fl.models.common import ImageShape, divisible, scaled
 
 NOISE = 32
 """Dimensions of the noise, uniform in [0, 1)."""

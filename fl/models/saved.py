@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from fl.errors import UserError, reason_of
 from fl.inputs import Inputs
 from fl.json_files import JsonObject
+from fl.models.common import Built, load_whole, without_sharing
 from fl.models.ensemble import COMBINERS, Ensemble
 from fl.models.registry import MODELS, OURS, build_classifier
-from fl.models.shapes import Built
-from fl.models.state import load_whole, without_sharing
 from fl.whole_files import no_pipe, replacing
 
 KEY = "onefold"

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fl.federation import Batch, TaskInput, TaskOutput
+from fl.models.common import AnyDropout
 from fl.models.registry import MODELS
-from fl.models.shapes import AnyDropout
 from fl.seeding import in_round
 from fl.training.epochs import Epochs, Planned
 from fl.training.masks import key_of_all, sample_dropout

@@ -21,9 +21,8 @@ from fl.models import (
     copied,
     in_fast_layout,
 )
+from fl.models.common import AnyBatchNorm, ModelInfo, load_sent, state_sent
 from fl.models.registry import MODELS
-from fl.models.shapes import AnyBatchNorm, ModelInfo
-from fl.models.state import load_sent, state_sent
 from fl.plausible import Trial, check_reach, extent, extents, trial_inputs
 from fl.seeding import seeded
 from fl.training.epochs import epochs_of, smallest_batch, smallest_batch_of

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from fl.federation import Batch, TaskInput, Training
 from fl.inputs import Inputs
+from fl.models.common import AnyBatchNorm, Built, ModelInfo
 from fl.models.registry import MODELS
-from fl.models.shapes import AnyBatchNorm, Built, ModelInfo
 from fl.training.recipe import Epoch
 
 

@@ -23,7 +23,7 @@ from torch.func import functional_call, grad, vmap
 from fl.bounds import Positive, Settings, Within
 from fl.errors import UserError
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Training
-from fl.models.shapes import AnyBatchNorm
+from fl.models.common import AnyBatchNorm
 from fl.seeding import in_round, seeded
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.epochs import EpochTraining

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fl.exchange import Tensors
 from fl.federation import Batch, TaskInput, TaskOutput
-from fl.models.state import load_whole
+from fl.models.common import load_whole
 from fl.seeding import in_round, seeded, streams_restored
 from fl.training.optimizers import (
     AnyOptimizer,

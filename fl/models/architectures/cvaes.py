@@ -9,8 +9,8 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from fl.models.common import ImageShape, ModelInfo, divisible, paper_form, scaled
 from fl.models.cvae import CVAE, ConvEncoder, Decoder, Encoder
-from fl.models.shapes import ImageShape, ModelInfo, divisible, paper_form, scaled
 
 HIDDEN = 256
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from fl.models.shapes import Flattening, ImageShape, at_least, scaled
+from fl.models.common import Flattening, ImageShape, at_least, scaled
 
 DEPTH = 3
 

@@ -6,7 +6,7 @@ from math import prod
 
 from torch import Tensor, nn
 
-from fl.models.shapes import Flattening, ImageShape, ModelInfo, at_least, paper_form, scaled
+from fl.models.common import Flattening, ImageShape, ModelInfo, at_least, paper_form, scaled
 
 CHANNELS = {"mnist": (10, 20), "emnist": (16, 32, 64, 128, 128), "svhn": (16, 32, 64, 128)}
 """Of the CNN: MNIST's unpadded 5x5 convolutions, the others' 3x3; the first three are pooled."""

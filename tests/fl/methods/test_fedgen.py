@@ -16,8 +16,8 @@ from fl.fusion import feature_generation
 from fl.fusion.feature_generation import GenerationLoss, GeneratorFitConfig, LastLayers
 from fl.methods.registry import get_method
 from fl.models import build_classifier
+from fl.models.common import state_sent
 from fl.models.generators import NOISE, asked
-from fl.models.state import state_sent
 from fl.seeding import in_round, seed_for, torch_generator
 from fl.training.classifier import plain, starting_classifier
 from fl.training.generated import LocalFedGen, starting_generator

@@ -9,7 +9,7 @@ import torch
 from fl.exchange import prefixed
 from fl.federation import TaskInput, TaskOutput, Training
 from fl.methods.registry import METHODS
-from fl.models.state import parameters_sent
+from fl.models.common import parameters_sent
 from fl.training import stacked
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generated import starting_generator
