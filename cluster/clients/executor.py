@@ -22,11 +22,10 @@ from cluster.hardware.bundles import Bundles, await_gpus
 from cluster.scheduling.placement import Placement, clients_per_call, waves
 from fl.data.datasets import Split
 from fl.errors import ClientFailed, UserError
-from fl.events import AttemptFailed, ClientStart, Events
+from fl.events import PERIOD_S, AttemptFailed, ClientStart, Events
 from fl.exchange import Upload, readable_notes
 from fl.executor import time_limit
 from fl.federation import Job
-from fl.training.progress import PERIOD_S
 from fl.training.sizes import CohortSizes, groups, halves, take, work, work_together
 from fl.training.slots import SLOTS
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from fl.bounds import Count, Positive, Settings
 from fl.condensation.nearest import as_bytes, nearest
 from fl.data.shard import Shard
+from fl.events import report
 from fl.exchange import Tensors
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Training, Update
 from fl.training.optimizers import Adam
-from fl.training.progress import report
 from fl.training.recipe import StepLosses
 from fl.training.sending import on_device
 from kernels.kip import FLAWS, centred, predictions

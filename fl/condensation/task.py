@@ -14,6 +14,7 @@ from fl.bounds import Count, OneOf, Positive, Settings, Width, Within
 from fl.condensation.augment import KINDS, draw_augmentation
 from fl.condensation.nearest import as_bytes
 from fl.data.shard import Shard
+from fl.events import report
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Training, Update
 from fl.models import CLASSIFIERS, build_classifier, check_classifier, copied
 from fl.plausible import WHY
@@ -22,7 +23,6 @@ from fl.seeding import OwnStream, in_round, seeded
 from fl.training.classifier import received_classifier
 from fl.training.features import check_head, features_and_logits
 from fl.training.optimizers import SGD
-from fl.training.progress import report
 from fl.training.recipe import Step, StepLosses, minimise
 from fl.training.sending import on_device
 from fl.training.stacked import Turns, cohort_model, dropout_in

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fl.events import report
 from fl.exchange import Tensors
 from fl.federation import Batch, TaskInput, TaskOutput
 from fl.models.common import load_whole
@@ -22,7 +23,6 @@ from fl.training.optimizers import (
     Proximal,
     innermost,
 )
-from fl.training.progress import report
 from fl.training.reduced import reduced
 
 # The one training loop of all clients and of the server.
@@ -234,7 +234,7 @@ class MeanLoss:
     def end_epoch(self) -> bool:
         """Whether the client stops here: so many epochs as it has patience have not lowered the
         loss, or that of the samples held out. The epoch's end is reported
-        (:mod:`fl.training.progress`)."""
+        (:func:`fl.events.report`)."""
         recipe, total, samples = self._recipe, self._sum, self._samples
         self.epochs += 1
         self._ended.append((total, samples))
