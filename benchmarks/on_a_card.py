@@ -28,7 +28,6 @@ from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from fl.arithmetic import arithmetic
 from fl.data.datasets import Split
 from fl.data.shard import Shard
 from fl.events import Events
@@ -40,6 +39,7 @@ from fl.fusion.group import Group, ProcessGroup
 from fl.fusion.rank import Rank
 from fl.fusion.server import SingleServer
 from fl.models import build_classifier
+from fl.process import arithmetic
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig
 

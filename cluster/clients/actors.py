@@ -31,7 +31,7 @@ from fl.events import ClientProgress, reported_to
 from fl.exchange import Message
 from fl.executor import Place, run_jobs
 from fl.federation import Job, Request
-from fl.memory import let_go, return_freed_memory
+from fl.process import let_go, return_freed_memory
 
 # Messages from the driver to clients' processes, through Ray's object store.
 #
