@@ -24,6 +24,7 @@ from fl.fusion.inversion import (
     InversionLoss,
     Pool,
     boundary_support,
+    check_image_generator,
     crop_and_flip,
     invert,
 )
@@ -34,7 +35,6 @@ from fl.methods.method import Assignment, Method
 from fl.methods.prototypes import LOCAL, PrototypesConfig, all_classifiers
 from fl.methods.uploads import untrained_classifier
 from fl.models.ensemble import Ensemble
-from fl.models.generators import check_image_generator
 from fl.seeding import torch_generator
 from fl.server import Outcome
 from fl.spaces import Choice, LogUniform, Spaces, Uniform
