@@ -13,12 +13,11 @@ from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
-from fl.methods.method import Method
+from fl.methods.method import LogUniform, Method, Spaces
 from fl.methods.prototypes import assign_all
 from fl.methods.uploads import untrained_classifier
 from fl.receiving import sent
 from fl.server import Outcome
-from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig
 
 

@@ -19,9 +19,9 @@ from fl.fusion.inversion import DistillationConfig, InversionLoss, Pool, invert
 from fl.json_files import JsonObject
 from fl.methods import dense
 from fl.methods.dense import Lessons, PooledConfig
+from fl.methods.method import Choice, LogUniform, Uniform
 from fl.models.ensemble import Ensemble, weighted_mean
 from fl.seeding import torch_generator
-from fl.spaces import Choice, LogUniform, Uniform
 from fl.training.sending import on_device
 
 CLIP = 10.0

@@ -31,13 +31,12 @@ from fl.fusion.inversion import (
 from fl.fusion.server import Server
 from fl.json_files import JsonObject
 from fl.methods import prototypes
-from fl.methods.method import Assignment, Method
+from fl.methods.method import Assignment, Choice, LogUniform, Method, Spaces, Uniform
 from fl.methods.prototypes import LOCAL, PrototypesConfig, all_classifiers
 from fl.methods.uploads import untrained_classifier
 from fl.models.ensemble import Ensemble
 from fl.seeding import torch_generator
 from fl.server import Outcome
-from fl.spaces import Choice, LogUniform, Spaces, Uniform
 
 
 @dataclass(frozen=True, kw_only=True)

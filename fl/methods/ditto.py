@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from fl.bounds import NotNegative
 from fl.clients import trained
 from fl.federation import TaskInput
+from fl.methods.method import LogUniform
 from fl.methods.personal import Personal, PersonalConfig, personal_method
-from fl.spaces import LogUniform
 from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
 from fl.training.personal import PersonalTraining, personal_model
 from fl.training.recipe import Recipe

@@ -21,10 +21,9 @@ from fl.federation import Batch, RunSpec
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
 from fl.methods.averaging import Averaging, averaging_method
-from fl.methods.method import Assignment
+from fl.methods.method import Assignment, LogUniform
 from fl.methods.prototypes import ParticipationConfig, assign_all
 from fl.seeding import in_round, seeded, torch_generator
-from fl.spaces import LogUniform
 from fl.training.classifier import ClassifierConfig
 from fl.training.optimizers import Adam, Parts
 from fl.training.recipe import Step, minimise

@@ -16,8 +16,8 @@ from torch import nn
 
 from fl.federation import TaskInput
 from fl.methods.averaging import Averaging, AveragingConfig, averaging_method
+from fl.methods.method import LogUniform
 from fl.server import Evaluation
-from fl.spaces import LogUniform
 from fl.training.classifier import ClassifierConfig, classifier_recipe
 from fl.training.personal import own_model
 from fl.training.recipe import one_by_one

@@ -26,13 +26,12 @@ from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
 from fl.fusion.synthesis import client_shares, squared_counts
-from fl.methods.method import Assignment, Method
+from fl.methods.method import Assignment, Choice, Distribution, LogUniform, Method, Spaces, Uniform
 from fl.methods.uploads import decoders_of, label_counts_of
 from fl.models import CLASSIFIERS, GENERATORS, Decoder, check_classifier, one_hot
 from fl.models.cvae import TruncatedDecoder, truncate
 from fl.seeding import numpy_generator
 from fl.server import Outcome, Samples
-from fl.spaces import Choice, Distribution, LogUniform, Spaces, Uniform
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig, starting_generator
 

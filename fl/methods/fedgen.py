@@ -24,10 +24,9 @@ from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
 from fl.methods import prototypes
 from fl.methods.averaging import Averaging, AveragingConfig, averaging_method
-from fl.methods.method import Assignment
+from fl.methods.method import Assignment, LogUniform
 from fl.methods.uploads import ask_label_counts
 from fl.seeding import in_round, seeded, torch_generator
-from fl.spaces import LogUniform
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.features import check_head, head_of
 from fl.training.optimizers import Adam

@@ -19,6 +19,7 @@ from fl.errors import UserError
 from fl.exchange import Tensors
 from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Update
 from fl.methods.fedper import FedPerConfig, assign
+from fl.methods.method import LogUniform
 from fl.methods.personal import (
     Personal,
     checked_labels,
@@ -29,7 +30,6 @@ from fl.methods.personal import (
 from fl.methods.uploads import untrained_classifier
 from fl.models.layered import Layers
 from fl.receiving import check_label_counts, sent
-from fl.spaces import LogUniform
 from fl.training.classifier import classifier_recipe
 from fl.training.losses import divergences
 from fl.training.personal import PersonalTraining, own_model, personal_model

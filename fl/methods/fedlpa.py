@@ -25,12 +25,11 @@ from fl.clients import Clients
 from fl.exchange import Tensors
 from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.server import Server
-from fl.methods.method import Method
+from fl.methods.method import LogUniform, Method, Spaces
 from fl.methods.prototypes import LOCAL, PrototypesConfig, assign, average_each, untrained
 from fl.methods.uploads import MEAN, aggregate_classifiers
 from fl.models.common import parameters_sent
 from fl.server import Outcome
-from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.losses import losses_of
 from fl.training.personal import last_model

@@ -15,9 +15,9 @@ from fl.clients import trained
 from fl.data.datasets import AuxiliaryConfig
 from fl.data.shard import Shard
 from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Training, Update
+from fl.methods.method import Choice
 from fl.methods.personal import AnyModelsConfig, Personal, personal_method
 from fl.receiving import sent
-from fl.spaces import Choice
 from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
 from fl.training.epochs import epochs_of
 from fl.training.losses import divergences, logits_of

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from fl.bounds import NotNegative
 from fl.errors import UserError
 from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Training, Update
-from fl.methods.method import Assignment
+from fl.methods.method import Assignment, LogUniform
 from fl.methods.personal import AnyModelsConfig, Personal, personal_method
 from fl.methods.prototypes import assign_all
 from fl.receiving import check_label_counts, sent
-from fl.spaces import LogUniform
 from fl.training.classifier import classifier_recipe, starting_classifier
 from fl.training.features import check_head, features_and_logits, features_of
 from fl.training.personal import PersonalTraining, own_model, personal_model

@@ -23,7 +23,7 @@ from fl.fusion.aggregation import average_into
 from fl.fusion.server import Server
 from fl.methods import fedopt
 from fl.methods.fedopt import FedAdamConfig
-from fl.methods.method import Assignment, Method
+from fl.methods.method import Assignment, Choice, Distribution, LogUniform, Method, Spaces
 from fl.methods.prototypes import LOCAL, PrototypesConfig
 from fl.methods.prototypes import assign as assign_prototypes
 from fl.methods.uploads import untrained_classifier
@@ -32,7 +32,6 @@ from fl.plausible import check_reach
 from fl.rounds import Rounds
 from fl.seeding import seeded
 from fl.server import Outcome
-from fl.spaces import Choice, Distribution, LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig, held_out_rows, plain, starting_classifier
 from fl.training.losses import logits_of
 

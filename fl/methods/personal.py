@@ -20,7 +20,7 @@ from fl.fusion.aggregation import average_states
 from fl.fusion.server import Server
 from fl.inputs import Inputs
 from fl.methods.averaging import Averaging, on_frame
-from fl.methods.method import Method
+from fl.methods.method import Choice, Distribution, LogUniform, Method, Spaces
 from fl.methods.prototypes import ParticipationConfig, assign_all, participants
 from fl.models import CLASSIFIERS
 from fl.models.common import load_whole
@@ -28,7 +28,6 @@ from fl.models.layered import Layers
 from fl.receiving import sent
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome
-from fl.spaces import Choice, Distribution, LogUniform, Spaces
 from fl.training.classifier import starting_classifier
 from fl.training.personal import PersonalTraining, own_model
 
