@@ -5,7 +5,7 @@
 8490
 """
 
-from fl.models.cvae import CVAE, Decoder, elbo_losses, one_hot, sample
+from fl.models.architectures.cvaes import CVAE, Decoder, elbo_losses, one_hot, sample
 from fl.models.registry import (
     CLASSIFIERS,
     GENERATORS,

@@ -3,6 +3,7 @@
 Of a classifier's state a part is sent, and a new module may need something before it has one.
 """
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -229,3 +230,13 @@ def without_sharing(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found[name] = own.clone() if place in seen else own
         seen.add(place)
     return found
+
+
+def digest_of(tensors: Mapping[str, Tensor], about: str) -> str:
+    """A hash of named tensors and of a text."""
+    digest = hashlib.sha256(about.encode())
+    for name, tensor in tensors.items():
+        # With the shape and the type, and apart from what stands before it.
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from fl.errors import UserError, check_name, unknown
 from fl.inputs import Inputs
 from fl.models import architectures
+from fl.models.architectures.cvaes import CVAE
 from fl.models.common import Built, ImageShape, ModelInfo, settle, state_sent, staying
-from fl.models.cvae import CVAE
 from fl.models.own import check_output, described
 from fl.torch_internals import shell
 
@@ -110,8 +110,7 @@ def copied(model: Model) -> Model:
         above, _, name = path.rpartition(".")
         if path:
             setattr(twins[above], name, twin)
-    whole: Model = twins[""]
-    return whole
+    return twins[""]
 
 
 def _without_graph(model: nn.Module) -> dict[int, Any]:
