@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.federation import Batch
-from fl.models.cvae import Decoder
+from fl.models.architectures.cvaes import Decoder
 
 SMALLEST = 1e-9
 """Of a vote, where it is divided by or its logarithm is taken."""

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from fl.bounds import NotNegative
 from fl.clients import Clients
 from fl.federation import Batch, RunSpec
-from fl.fusion.checkpoints import digest_of
 from fl.fusion.inversion import (
     BatchNormDistance,
     DistillationConfig,
@@ -34,6 +33,7 @@ from fl.methods import prototypes
 from fl.methods.method import Assignment, Choice, LogUniform, Method, Spaces, Uniform
 from fl.methods.prototypes import LOCAL, PrototypesConfig, all_classifiers
 from fl.methods.uploads import untrained_classifier
+from fl.models.common import digest_of
 from fl.models.ensemble import Ensemble
 from fl.seeding import torch_generator
 from fl.server import Outcome

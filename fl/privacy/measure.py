@@ -15,8 +15,8 @@ from fl.data.shard import Shard
 from fl.exchange import load_prefixed
 from fl.federation import RunSpec, Training
 from fl.json_files import JsonObject
+from fl.models.architectures.cvaes import sample
 from fl.models.common import state_sent
-from fl.models.cvae import sample
 from fl.seeding import numpy_generator, torch_generator
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig, starting_generator
