@@ -106,5 +106,4 @@ def add(targets: Sequence[Tensor], added: Sequence[Tensor]) -> None:
 
 def onednn_product(a: Tensor, b: Tensor, add: Tensor | None) -> Tensor:
     """oneDNN's ``a b + add`` on a CPU: a (n, k), b (k, m), add (m,)."""
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), add, "none", [], "")
-    return product
+    return torch.ops.mkldnn._linear_pointwise(a, b.t(), add, "none", [], "")

@@ -78,8 +78,7 @@ def dropped(x: Tensor, keys: Tensor, first: int, threshold: int, scale: float) -
         threshold: units whose bits are below it are dropped; up to 2^32.
         scale: factor on the others.
     """
-    result: Tensor = _Dropped.apply(x, keys, first, threshold, scale)
-    return result
+    return _Dropped.apply(x, keys, first, threshold, scale)
 
 
 def _launch(x: Tensor, keys: Tensor, *numbers: float) -> Tensor:

@@ -96,8 +96,7 @@ def hidden(
     x: Tensor, bias: Tensor, keys: Tensor, first: int, threshold: int, scale: float
 ) -> Tensor:
     """ReLU(x + bias) with dropout, (B, width); see :func:`kernels.triton_dropout.dropped`."""
-    result: Tensor = _Hidden.apply(x, bias, keys, first, threshold, scale)
-    return result
+    return _Hidden.apply(x, bias, keys, first, threshold, scale)
 
 
 @triton.jit
@@ -212,8 +211,7 @@ class _Pooled(torch.autograd.Function):
 
 def pooled(x: Tensor) -> Tensor:
     """Maxima of ReLU(x) over squares of two, (B, C, H, W) to (B, C, H // 2, W // 2)."""
-    result: Tensor = _Pooled.apply(x)
-    return result
+    return _Pooled.apply(x)
 
 
 @triton.jit
@@ -323,8 +321,7 @@ def distillation(logits: Tensor, labels: Tensor, teacher: Tensor, ce: float, kd:
         labels: (B,) int64.
         teacher: (B, C) logits.
     """
-    result: Tensor = _Distillation.apply(logits, labels, teacher, ce, kd)
-    return result
+    return _Distillation.apply(logits, labels, teacher, ce, kd)
 
 
 @triton.jit

@@ -175,8 +175,7 @@ def distil(inputs: TaskInput) -> TaskOutput:
     Raises:
         ValueError: as :meth:`Distilling.steps`.
     """
-    config, shard = inputs.client.training, inputs.shard
-    assert isinstance(config, KipTraining)
+    config, shard = inputs.record(KipTraining), inputs.shard
     distilling, losses = Distilling(inputs, config), StepLosses()
     for taken, step in enumerate(distilling.steps(), start=1):
         losses.add(step.loss)

@@ -133,7 +133,7 @@ class CondensationConfig(Settings):
 
     def check_upload(self, update: Update, run_spec: RunSpec) -> None:
         """Raises `ValueError` unless it holds condensed images of some of the classes."""
-        classes, sender = sent(update, "classes"), f"client {update.client.id}"
+        classes, sender = sent(update, "classes"), update.sender
         possible = sorted(set(classes.flatten().tolist()) & set(range(run_spec.num_classes)))
         if classes.dtype != torch.int64 or classes.tolist() != possible:
             raise ValueError(f"{sender} sent impossible classes {classes.tolist()}")
@@ -462,8 +462,7 @@ def send_mean_logits(inputs: TaskInput) -> TaskOutput:
     ``mean_logits`` V_k (Eq. 5) and ``soft_labels`` R_k (Eq. 11), (classes, classes) each. Rows of
     classes that the client does not condense are zeros.
     """
-    config = inputs.client.training
-    assert isinstance(config, LocalCondensation)
+    config = inputs.record(LocalCondensation)
     model = received_classifier(inputs, config).eval()
     data = ByClass(inputs.shard, config.min_samples, inputs.device)
     classes = inputs.run_spec.num_classes
@@ -482,8 +481,7 @@ def condense(clients: Sequence[TaskInput]) -> list[TaskOutput]:
 
     ``images`` (m * IPC, C, H, W) are ordered class after class; ``classes`` (m,) lists the classes.
     """
-    config = clients[0].client.training
-    assert isinstance(config, LocalCondensation)
+    config = clients[0].record(LocalCondensation)
     cohort = [Condensing(inputs, config) for inputs in clients]
     learn([client for client in cohort if len(client.images)], config)
     return [_upload(client, config) for client in cohort]

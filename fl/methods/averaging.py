@@ -273,7 +273,6 @@ def on_frame(
     ) -> Outcome:
         own = frame(clients, server, config, rounds)
         run(own, config, **inputs)
-        outcome: Outcome = own.outcome()
-        return outcome
+        return own.outcome()
 
     return on_its_frame

@@ -53,8 +53,7 @@ def run(frame: Personal, config: DittoConfig) -> None:
 @task_of
 def train_own_model(inputs: TaskInput) -> Recipe:
     """Trains the client's own model near the global one that it was sent."""
-    config = inputs.client.training
-    assert isinstance(config, LocalDitto)
+    config = inputs.record(LocalDitto)
     model = personal_model(replace(inputs, broadcast={}), config)
     recipe = classifier_recipe(inputs, plain(config, proximal=config.attachment), model)
     near = [

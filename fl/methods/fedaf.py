@@ -247,7 +247,7 @@ def rows_of_holder(update: Update, name: str, run_spec: RunSpec) -> Tensor:
     own, _ = sent(update, name, shape), sent(update, "soft_labels", shape)
     answered = answered_classes(update)
     if own[~answered].any():
-        raise ValueError(f"client {update.client.id} sent {name} of classes without soft labels")
+        raise ValueError(f"{update.sender} sent {name} of classes without soft labels")
     return own.where(answered[:, None], torch.nan)
 
 

@@ -134,8 +134,7 @@ def run(frame: Personal, config: FedD2SConfig) -> None:
 
 def send_knowledge(inputs: TaskInput) -> TaskOutput:
     """H_1 and H_l of every sample, and its label, in the shard's order; H_1 alone if l = 1."""
-    config = inputs.client.training
-    assert isinstance(config, LocalFedD2S)
+    config = inputs.record(LocalFedD2S)
     depth = int(inputs.broadcast["depth"][inputs.client.id])
     model = own_model(inputs).eval()
     layers, images = Layers(model), inputs.shard.images.to(inputs.device)
@@ -221,8 +220,7 @@ def train_distilled(inputs: TaskInput) -> TaskOutput:
     The global model's later layers, which were sent, stay as they are. Without an answer of the
     server the client trains by itself.
     """
-    config = inputs.client.training
-    assert isinstance(config, LocalFedD2S)
+    config = inputs.record(LocalFedD2S)
     if "targets" not in inputs.payload:  # as when a step is measured
         return train_by_recipe(inputs)
     depth = int(inputs.broadcast["depth"][inputs.client.id])

@@ -257,8 +257,7 @@ class LastLayers(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The generator's features."""
-        features: Tensor = self.generator(x)
-        return features
+        return self.generator(x)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -139,8 +139,7 @@ def run(frame: Personal, config: FedICTConfig) -> None:
 def send_features(inputs: TaskInput) -> TaskOutput:
     """Features of every sample after the shared layers, its logits and its label, in the shard's
     order; the first time how many samples the client has of each class, too."""
-    config = inputs.client.training
-    assert isinstance(config, LocalFedICT)
+    config = inputs.record(LocalFedICT)
     depth, size = int(inputs.broadcast["depth"]), config.batch_size
     model = own_model(inputs).eval()
     layers, images = Layers(model), inputs.shard.images.to(inputs.device)

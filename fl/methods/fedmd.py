@@ -91,16 +91,14 @@ def run(frame: Personal, config: FedMDConfig, *, auxiliary: Tensor) -> None:
 
 def send_public_logits(inputs: TaskInput) -> TaskOutput:
     """The logits of the client's own model on the public images, (A, classes)."""
-    config, public = inputs.client.training, inputs.broadcast["public"]
-    assert isinstance(config, LocalFedMD)
+    config, public = inputs.record(LocalFedMD), inputs.broadcast["public"]
     return TaskOutput(tensors={"logits": logits_of(own_model(inputs), public, config.batch_size)})
 
 
 @task_of
 def train_on_public(inputs: TaskInput) -> Recipe:
     """Trains the client's own model on the consensus: KL(consensus || own) of each public image."""
-    config = inputs.client.training
-    assert isinstance(config, LocalFedMD)
+    config = inputs.record(LocalFedMD)
     images = inputs.broadcast["public"]
     unlabelled = torch.zeros(len(images), dtype=torch.int64)
     public = replace(inputs, shard=Shard(images, unlabelled, inputs.shard.num_classes))

@@ -89,8 +89,7 @@ def run(frame: Personal, config: FedProtoConfig) -> None:
 def send_prototypes(inputs: TaskInput) -> TaskOutput:
     """The mean features of the client's samples of each class, (classes, d); zeros of a class of
     which its label counts are 0."""
-    config = inputs.client.training
-    assert isinstance(config, LocalFedProto)
+    config = inputs.record(LocalFedProto)
     shard, images = inputs.shard, inputs.shard.images.to(inputs.device)
     features = features_of(own_model(inputs), images, config.batch_size).cpu()
     total = torch.zeros(inputs.run_spec.num_classes, features.shape[1])

@@ -296,8 +296,7 @@ def keep_data(inputs: TaskInput) -> TaskOutput:
 @task_of
 def train_head(inputs: TaskInput) -> Recipe:
     """Eq. 5: a head's training from the model that was sent, on D_h."""
-    config = inputs.client.training
-    assert isinstance(config, ClassifierConfig)
+    config = inputs.record(ClassifierConfig)
     together = replace(inputs, shard=joined(inputs.shard, inputs.remembered))
     return classifier_recipe(together, config, received_classifier(inputs, config))
 

@@ -142,7 +142,7 @@ def checked_labels(update: Update, num_classes: int) -> Tensor:
     """
     labels = sent(update, "labels", (update.client.num_samples,), torch.int64)
     if int(labels.min()) < 0 or int(labels.max()) >= num_classes:
-        raise ValueError(f"client {update.client.id} sent labels outside 0 to {num_classes - 1}")
+        raise ValueError(f"{update.sender} sent labels outside 0 to {num_classes - 1}")
     return labels
 
 

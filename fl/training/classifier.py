@@ -176,8 +176,7 @@ class ClassifierConfig(RecipeTraining, Settings):
         """Raises `ValueError` unless it holds this classifier's weights, which training can have
         made and which answer finitely; what stays with the client answers nobody."""
         trial, start = _trial(MODELS[self.model], self.width, self.answered(run_spec))
-        sender = f"client {update.client.id}"
-        check_forms(trial.expected, update.tensors, "classifier", sender)
+        check_forms(trial.expected, update.tensors, "classifier", update.sender)
         check_reach(update, "classifier", start, self.reach(update.client.num_samples))
         if not update.private:
             trial.check(update, "classifier", trial_inputs(run_spec.inputs))

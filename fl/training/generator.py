@@ -94,8 +94,7 @@ class GeneratorConfig(RecipeTraining, Settings):
         made and which draw finite images, and the client's label counts."""
         check_label_counts(update, run_spec)
         trial, start = _trial(self, run_spec)
-        sender = f"client {update.client.id}"
-        check_forms(trial.expected, update.tensors, self.upload, sender)
+        check_forms(trial.expected, update.tensors, self.upload, update.sender)
         reach = Adam(self.lr).reach(self.steps(update.client.num_samples))
         check_reach(update, self.upload, start, reach)
         images, codes = trial_inputs(run_spec.inputs), trial_codes(self.latent)
