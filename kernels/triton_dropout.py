@@ -32,15 +32,7 @@ def factors_of(keys, places, width, inside, first, threshold, scale):  # type: i
 
 @triton.jit
 def drop_kernel(  # type: ignore[no-untyped-def]
-    x,
-    keys,
-    out,
-    count,
-    width,
-    first,
-    threshold,
-    scale,
-    block: tl.constexpr,
+    x, keys, out, count, width, first, threshold, scale, block: tl.constexpr
 ):
     """Writes ``block`` units of ``x`` (B, width): their factors are 0 or ``scale``.
 

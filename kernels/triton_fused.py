@@ -36,15 +36,7 @@ def hidden_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def hidden_gradient_kernel(  # type: ignore[no-untyped-def]
-    gradient,
-    out,
-    of_x,
-    of_bias,
-    num_rows,
-    width,
-    scale,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
+    gradient, out, of_x, of_bias, num_rows, width, scale, rows: tl.constexpr, columns: tl.constexpr
 ):
     """Writes the gradients of x and of the bias for some columns; what was dropped, or below 0, is
     0 in ``out``."""

@@ -387,9 +387,7 @@ class Server(ABC):
         """The reports of the epochs after the first ``done``."""
 
     def _values(
-        self,
-        method: Callable[[Rank, *Arguments], Value],
-        arguments: Sequence[tuple[*Arguments]],
+        self, method: Callable[[Rank, *Arguments], Value], arguments: Sequence[tuple[*Arguments]]
     ) -> list[Value]:
         return self._get(self._on_each(method, arguments))
 

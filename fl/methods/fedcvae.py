@@ -99,10 +99,7 @@ def assign(config: FedCVAEConfig, num_clients: int, run_spec: RunSpec) -> list[A
 def large_generator(config: FedCVAEConfig) -> GeneratorConfig:
     """The training record of a large client."""
     return replace(
-        config.generator,
-        model=config.large_model,
-        width=config.large_width,
-        lr=config.large_lr,
+        config.generator, model=config.large_model, width=config.large_width, lr=config.large_lr
     )
 
 

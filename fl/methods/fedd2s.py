@@ -124,11 +124,7 @@ def run(frame: Personal, config: FedD2SConfig) -> None:
             average_into(model, copies)  # Eq. 11
             answers = {k: answered(model, layers, own, config) for k, own in knowledge.items()}
         clients.train(
-            only=list(answers),
-            payloads=answers,
-            known=known,
-            remember=True,
-            goes_to="client",
+            only=list(answers), payloads=answers, known=known, remember=True, goes_to="client"
         )
 
 
@@ -254,11 +250,5 @@ def train_distilled(inputs: TaskInput) -> TaskOutput:
 
 
 METHOD = personal_method(
-    "fedd2s",
-    FedD2SConfig,
-    run,
-    local=DROPPING,
-    assign=assign,
-    fixed_samples=True,
-    default_ranks=1,
+    "fedd2s", FedD2SConfig, run, local=DROPPING, assign=assign, fixed_samples=True, default_ranks=1
 )

@@ -20,13 +20,7 @@ from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
 from fl.methods.averaging import Averaging
 from fl.methods.method import Choice, LogUniform, Method, Spaces
-from fl.methods.prototypes import (
-    LOCAL,
-    PrototypesConfig,
-    assign,
-    average_each,
-    untrained,
-)
+from fl.methods.prototypes import LOCAL, PrototypesConfig, assign, average_each, untrained
 from fl.methods.uploads import load_classifier
 from fl.models.ensemble import Ensemble
 from fl.rounds import Rounds

@@ -20,13 +20,7 @@ from fl.exchange import Tensors
 from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Update
 from fl.methods.fedper import FedPerConfig, assign
 from fl.methods.method import LogUniform
-from fl.methods.personal import (
-    Personal,
-    checked_labels,
-    layers_of,
-    output_shapes,
-    personal_method,
-)
+from fl.methods.personal import Personal, checked_labels, layers_of, output_shapes, personal_method
 from fl.methods.uploads import untrained_classifier
 from fl.models.layered import Layers
 from fl.receiving import check_label_counts, sent

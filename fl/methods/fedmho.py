@@ -21,12 +21,7 @@ from fl.errors import UserError, unknown
 from fl.exchange import num_bytes
 from fl.federation import RunSpec, Update
 from fl.fusion.aggregation import AggregationConfig
-from fl.fusion.distillation import (
-    FusionLoss,
-    LearnedFusionLoss,
-    TeacherWeights,
-    Weighing,
-)
+from fl.fusion.distillation import FusionLoss, LearnedFusionLoss, TeacherWeights, Weighing
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
 from fl.fusion.synthesis import label_share, label_share_of, squared_counts, truncate_to_bytes

@@ -220,9 +220,5 @@ def lessons_of(samples: Samples, target: Tensor, server: Server) -> Batch:
 
 
 METHOD = Method(
-    name="fedmho-open",
-    config=FedMHOOpenConfig,
-    assign=assign,
-    run=run,
-    spaces=spaces("none"),
+    name="fedmho-open", config=FedMHOOpenConfig, assign=assign, run=run, spaces=spaces("none")
 )

@@ -142,8 +142,7 @@ def balanced(members: np.ndarray, others: np.ndarray, seed: int) -> tuple[np.nda
 
 
 def attack(
-    own: tuple[np.ndarray, np.ndarray],
-    references: Sequence[tuple[np.ndarray, np.ndarray]],
+    own: tuple[np.ndarray, np.ndarray], references: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> dict[str, JsonObject]:
     """Both attacks' curves; the likelihood ratio only where there are references.
 
