@@ -97,7 +97,7 @@ class Training(Protocol):
     """How a client trains: a frozen dataclass of JSON values, with the task that runs it.
 
     A new training is one file: the record, which inherits from this, and its task.
-    :class:`fl.training.epochs.EpochTraining` goes over the client's samples in epochs.
+    :class:`fl.training.recipe.EpochTraining` goes over the client's samples in epochs.
     """
 
     __dataclass_fields__: ClassVar[JsonObject]

@@ -18,8 +18,7 @@ from fl.events import report
 from fl.exchange import Tensors
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Training, Update
 from fl.training.optimizers import Adam
-from fl.training.recipe import StepLosses
-from fl.training.sending import on_device
+from fl.training.steps import StepLosses, on_device
 from kernels.kip import FLAWS, centred, predictions
 
 SOLVED = 0.999

@@ -23,9 +23,9 @@ from fl.seeding import OwnStream, in_round, seeded
 from fl.training.classifier import received_classifier
 from fl.training.features import check_head, features_and_logits
 from fl.training.optimizers import SGD
-from fl.training.recipe import Step, StepLosses, minimise
-from fl.training.sending import on_device
+from fl.training.recipe import Step, minimise
 from fl.training.stacked import Turns, cohort_model, dropout_in
+from fl.training.steps import StepLosses, on_device
 from fl.training.task import task_for_many
 
 # A client's real images by class: condensation starts from them and matches them.

@@ -23,7 +23,7 @@ from fl.models.common import AnyBatchNorm, ImageShape, divisible, scaled
 from fl.seeding import seeded, torch_generator
 from fl.training.optimizers import SGD, Adam
 from fl.training.recipe import Step, minimise
-from fl.training.sending import on_device
+from fl.training.steps import on_device
 
 # Distillation on a pool of images that grows from epoch to epoch: DENSE's and Co-Boosting's.
 

@@ -35,11 +35,10 @@ from fl.models import copied
 from fl.models.layered import Layers
 from fl.receiving import sent
 from fl.training.classifier import ClassifierConfig
-from fl.training.epochs import epochs_of
 from fl.training.losses import divergences
 from fl.training.optimizers import Parts
 from fl.training.personal import PersonalTraining, own_model, personal_model
-from fl.training.recipe import Step, minimise
+from fl.training.recipe import Step, epochs_of, minimise
 from fl.training.task import train_by_recipe
 
 

@@ -19,10 +19,9 @@ from fl.methods.method import Choice
 from fl.methods.personal import AnyModelsConfig, Personal, personal_method
 from fl.receiving import sent
 from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
-from fl.training.epochs import epochs_of
 from fl.training.losses import divergences, logits_of
 from fl.training.personal import PersonalTraining, own_model, personal_model
-from fl.training.recipe import Recipe
+from fl.training.recipe import Recipe, epochs_of
 from fl.training.task import task_of
 
 

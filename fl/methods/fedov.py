@@ -24,8 +24,7 @@ from fl.models.common import AnyBatchNorm
 from fl.models.ensemble import Ensemble, OpenVote
 from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
-from fl.training.epochs import epochs_of
-from fl.training.recipe import Recipe
+from fl.training.recipe import Recipe, epochs_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,9 +37,8 @@ from fl.methods.uploads import combine, untrained_classifier
 from fl.models.layered import Layers
 from fl.server import Evaluation
 from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
-from fl.training.epochs import epochs_of
 from fl.training.personal import PersonalTraining, own_model, personal_model
-from fl.training.recipe import Recipe
+from fl.training.recipe import Recipe, epochs_of
 
 DROPPING: dict[str, Distribution] = {"dropping.rate": Choice((1, 2, 3, 5, 7))}
 """A sweep's space of layer dropping."""

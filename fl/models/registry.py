@@ -7,6 +7,7 @@ FedMHO paper's Table 2 are in docs/methods/models.md.
 import copy
 from collections import ChainMap
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from fl.errors import UserError, check_name, unknown
 from fl.inputs import Inputs
 from fl.models import architectures
 from fl.models.architectures.cvaes import CVAE
-from fl.models.common import Built, ImageShape, ModelInfo, settle, state_sent, staying
+from fl.models.common import AnyBatchNorm, Built, ImageShape, ModelInfo, settle, state_sent, staying
 from fl.models.own import check_output, described
 from fl.torch_internals import shell
 
@@ -182,6 +183,45 @@ def _found(kind: str, known: Mapping[str, ModelInfo], name: str, inputs: Inputs)
             f"{name} does not take {inputs}; it needs {channels}{info.needs}{inputs.hint}{other}"
         )
     return info
+
+
+# How few samples a batch may have. In training BatchNorm needs two values per channel. A
+# convolutional one has a value for each pixel of its map; one behind a linear layer, or on a map of
+# a single pixel as ResNet-18 has on images of 8 x 8, has one for each sample.
+
+
+def smallest_batch(model: nn.Module) -> int:
+    """Samples that a batch needs so that the model, or each one of an ensemble, can be trained."""
+    built = [vars(part).get("built_as") for part in model.modules()]
+    return max((_smallest(MODELS[b.model], b) for b in built if isinstance(b, Built)), default=1)
+
+
+def smallest_batch_of(name: str, inputs: Inputs, num_classes: int, width: float) -> int:
+    """The same of a classifier by name, which is built for it once in a process."""
+    return _smallest(MODELS[name], Built(name, inputs, num_classes, width))
+
+
+@lru_cache(maxsize=64)
+@torch.no_grad()
+def _smallest(info: ModelInfo, built: Built) -> int:
+    """2 if a batch of one sample fails for want of values, else 1.
+
+    A model of the user's is built as it is, others without values for their weights. (A pass on the
+    device "meta" would need no memory either, but torch imports its compiler for it: 2.6 seconds.)
+    """
+    with torch.random.fork_rng(devices=[]):
+        with torch.device("cpu" if info.source else "meta"):
+            model = info.made(built.inputs, built.num_classes, built.width).train()
+        if not info.source:
+            if not any(isinstance(m, AnyBatchNorm) for m in model.modules()):
+                return 1
+            model = model.to_empty(device="cpu")
+        try:
+            for count in (2, 1):  # lazy layers take their form from the first
+                model(built.inputs.zeros(count))
+        except (Exception, SystemExit) as error:  # training will report all else
+            return 2 if "more than 1 value per channel" in str(error) else 1
+    return 1
 
 
 def register_model(

@@ -22,13 +22,12 @@ from fl.models import (
     in_fast_layout,
 )
 from fl.models.common import AnyBatchNorm, ModelInfo, load_sent, state_sent
-from fl.models.registry import MODELS
+from fl.models.registry import MODELS, smallest_batch, smallest_batch_of
 from fl.plausible import Trial, check_reach, extent, extents, trial_inputs
 from fl.seeding import seeded
-from fl.training.epochs import epochs_of, smallest_batch, smallest_batch_of
 from fl.training.losses import Losses, losses_of
 from fl.training.optimizers import SGD, Adam, Paced, Proximal, Schedule
-from fl.training.recipe import HeldOut, Recipe, parts_of
+from fl.training.recipe import HeldOut, Recipe, epochs_of, parts_of
 from fl.training.task import RecipeTraining
 
 

@@ -25,9 +25,8 @@ from fl.plausible import Trial, check_reach, extents, trial_codes, trial_inputs
 from fl.receiving import check_label_counts
 from fl.seeding import seeded
 from fl.training.dense_cvae import gradient_of
-from fl.training.epochs import epochs_of
 from fl.training.optimizers import Adam
-from fl.training.recipe import Recipe
+from fl.training.recipe import Recipe, epochs_of
 from fl.training.task import RecipeTraining
 
 
