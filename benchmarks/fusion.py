@@ -43,7 +43,6 @@ from table2 import macs
 from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
-from fl.arithmetic import arithmetic
 from fl.data.shard import Shard
 from fl.events import Epoch, Event, Events
 from fl.federation import Batch, RunSpec
@@ -53,6 +52,7 @@ from fl.fusion.server import Server, SingleServer
 from fl.fusion.state import State
 from fl.json_files import JsonObject
 from fl.models import build_classifier
+from fl.process import arithmetic
 from fl.seeding import seeded, torch_generator
 from fl.training.masks import sample_dropout, sample_keys
 from fl.training.reduced import reduced

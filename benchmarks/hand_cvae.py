@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from fl.exchange import prefixed
 from fl.federation import TaskInput, TaskOutput
-from fl.models.cvae import LOGVAR_BOUND
+from fl.models.architectures.cvaes import LOGVAR_BOUND
+from fl.torch_internals import adam_step
 from fl.training.generator import GeneratorConfig, starting_generator
-from fl.training.torch_internals import adam_step
 
 BETAS = (0.9, 0.999)
 

@@ -24,8 +24,8 @@ import psutil  # type: ignore[import-untyped]
 import torch
 import tyro
 
-from fl.arithmetic import arithmetic
 from fl.json_files import JsonObject
+from fl.process import arithmetic
 
 Precision = Literal["fp32", "tf32", "bf16"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")

@@ -29,7 +29,6 @@ from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from fl.arithmetic import arithmetic
 from fl.data.datasets import Split
 from fl.data.shard import Shard
 from fl.events import Events
@@ -41,6 +40,7 @@ from fl.fusion.group import Group, ProcessGroup
 from fl.fusion.rank import Rank
 from fl.fusion.server import SingleServer
 from fl.models import build_classifier
+from fl.process import arithmetic
 from fl.training import captured
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig

@@ -13,8 +13,8 @@ from torch import Tensor, nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
 from cluster.run.prepare import Prepared
+from fl.methods.fedgen import NOISE, FeatureGenerator
 from fl.models import build_classifier
-from fl.models.generators import NOISE, FeatureGenerator
 from fl.training.features import features_and_logits, head_of
 
 Data = tuple[Tensor, Tensor]

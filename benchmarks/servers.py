@@ -8,11 +8,11 @@ import torch
 
 from cluster.hardware.inventory import take_inventory
 from cluster.server.rank_placement import place_ranks
-from fl.arithmetic import arithmetic
 from fl.data.shard import Shard
 from fl.events import Events
 from fl.federation import RunSpec
 from fl.fusion.server import Server, SingleServer
+from fl.process import arithmetic
 
 
 @contextmanager

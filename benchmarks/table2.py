@@ -16,8 +16,8 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from fl.models.common import ImageShape
 from fl.models.registry import CLASSIFIERS, build_classifier, build_generator
-from fl.models.shapes import ImageShape
 
 BILINEAR_OPS = 11  # per output element, in thop's book-keeping
 

@@ -18,14 +18,17 @@ from torch import nn
 
 from fl import PACKAGES
 from fl.federation import RunSpec, Task, Training
+from fl.models.common import ModelInfo
 from fl.models.registry import MODELS
-from fl.models.shapes import ModelInfo
 from fl.seeding import seeded
 from fl.sources import code_of, defined, home, is_users, key_of
 from fl.training.classifier import start
 from fl.training.losses import example_targets, losses_of, tried_losses
 
-SHARED = ("fl.condensation", "fl.data.shard", "fl.models", "fl.seeding", "fl.training", "kernels")
+SHARED = (
+    *("fl.condensation", "fl.data.shard", "fl.models", "fl.seeding", "fl.torch_internals"),
+    *("fl.training", "kernels"),
+)
 """Modules and packages of Onefold on which all tasks depend."""
 
 

@@ -29,10 +29,7 @@ WORDS = (
         "{0} must be a number, got {1}",
     ),
     (r"Missing value for argument '(\S+)'", "{0} needs a value"),
-    (
-        r"Unrecognized options: (\S+)",
-        "unknown argument {0!r}: a setting is given as --NAME VALUE",
-    ),
+    (r"Unrecognized options: (\S+)", "unknown argument {0!r}: a setting is given as --NAME VALUE"),
     (r"Missing from .*?: ([A-Z]+) ", "{0} is missing; --help says what it may be"),
 )
 """Beginnings of tyro's messages, and what we say of each."""

@@ -1,11 +1,18 @@
-"""A run's typed events, from which terminal, files and TensorBoard learn what happens."""
+"""A run's typed events, from which terminal, files and TensorBoard learn what happens.
+
+Clients that train report their progress where they are: in this process, or in an actor.
+"""
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, fields, replace
+from math import isfinite
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+import torch
 
 from fl.json_files import JsonObject, SettingValues
 
@@ -298,3 +305,66 @@ def parse_events(lines: Iterable[str]) -> Iterator[Event]:
 def as_line(event: Event) -> str:
     """The event as a line of a metrics file."""
     return json.dumps(event.to_json()) + "\n"
+
+
+# Progress of training clients, at most twice a second. Display only: no result depends on it, and
+# without a listener nothing happens.
+
+PERIOD_S = 0.5
+"""Least seconds between two calls of a listener."""
+ProgressListener = Callable[[Sequence[ClientProgress]], None]
+Latest = tuple[Literal["epoch", "step"], int, int | None, Callable[[], float]]
+
+
+class _Reports:
+    """The latest report of each client since the listener was last called."""
+
+    def __init__(self, listener: ProgressListener) -> None:
+        self.listener = listener
+        self.latest: dict[int, Latest] = {}
+        self.sent_at = time.monotonic()
+
+    def send(self) -> None:
+        if torch.cuda.is_initialized():  # clients' losses may be made on streams of their own
+            torch.cuda.synchronize()
+        rows = [
+            ClientProgress(client=k, unit=unit, done=done, of=of, loss=loss)
+            for k, (unit, done, of, read) in self.latest.items()
+            if isfinite(loss := read())
+        ]
+        self.latest.clear()
+        self.sent_at = time.monotonic()
+        self.listener(rows)
+
+
+_REPORTS: ContextVar[_Reports | None] = ContextVar("reports", default=None)
+
+
+@contextmanager
+def reported_to(listener: ProgressListener) -> Iterator[None]:
+    """Calls the listener with the progress of clients that train inside, in this thread."""
+    token = _REPORTS.set(_Reports(listener))
+    try:
+        yield
+    finally:
+        _REPORTS.reset(token)
+
+
+def report(
+    client: int,
+    done: int,
+    of: int | None,
+    loss: Callable[[], float],
+    unit: Literal["epoch", "step"] = "epoch",
+) -> None:
+    """Reports that ``done`` of at most ``of`` epochs or steps are over (1 or more; None: unknown).
+
+    ``loss`` reads the last one's mean loss from its device. It is called now, later or never, so
+    it must not see what changes afterwards.
+    """
+    reports = _REPORTS.get()
+    if reports is None:
+        return
+    reports.latest[client] = unit, done, of, loss
+    if time.monotonic() - reports.sent_at >= PERIOD_S:
+        reports.send()

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from fl.events import ClientEnd
 from fl.json_files import JsonObject, SettingValues
-from fl.memory import let_go
-from fl.models.state import load_sent, state_sent, without_sharing
+from fl.models.common import load_sent, state_sent, without_sharing
+from fl.process import let_go
 from fl.whole_files import no_pipe
 
 Tensors = dict[str, Tensor]

@@ -11,15 +11,13 @@ from threading import Timer
 
 import torch
 
-from fl.arithmetic import arithmetic
 from fl.data.datasets import Split
 from fl.data.shard import Shard
 from fl.errors import ClientFailed
-from fl.events import ClientProgress, ClientStart, Events
+from fl.events import ClientProgress, ClientStart, Events, reported_to
 from fl.exchange import ClientNote, Upload, readable_notes, unpack
 from fl.federation import Job, TaskInput
-from fl.memory import peak_memory, retain_freed_memory
-from fl.training.progress import reported_to
+from fl.process import arithmetic, peak_memory, retain_freed_memory
 from fl.training.sizes import CohortSizes, groups, halves, take, work_together
 from fl.training.task import train_many
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from fl.json_files import JsonObject
 from fl.seeding import in_round, torch_generator
 from fl.targets import Targets
 
+Record = TypeVar("Record")
 Batch = dict[str, Tensor]
 """Columns of one length, by name."""
 
@@ -96,7 +97,7 @@ class Training(Protocol):
     """How a client trains: a frozen dataclass of JSON values, with the task that runs it.
 
     A new training is one file: the record, which inherits from this, and its task.
-    :class:`fl.training.epochs.EpochTraining` goes over the client's samples in epochs.
+    :class:`fl.training.recipe.EpochTraining` goes over the client's samples in epochs.
     """
 
     __dataclass_fields__: ClassVar[JsonObject]
@@ -192,6 +193,12 @@ class TaskInput:
     test: Shard | None = None
     """The client's own test samples, while it is scored; no method's task is given them."""
 
+    def record(self, kind: type[Record]) -> Record:
+        """The client's training record, which is of that kind."""
+        record = self.client.training
+        assert isinstance(record, kind)
+        return record
+
     def stream(self, purpose: str) -> torch.Generator:
         """The client's own random stream for a purpose, another one in every round."""
         named = in_round(purpose, self.round)
@@ -275,6 +282,11 @@ class Update:
     """While it is checked: the largest magnitude in each tensor, by name."""
     began: Mapping[str, float] = field(default_factory=dict)
     """While it is checked: the same of what its client was sent, or remembered."""
+
+    @property
+    def sender(self) -> str:
+        """What its client is called in errors."""
+        return f"client {self.client.id}"
 
 
 class Executor(Protocol):

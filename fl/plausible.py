@@ -16,8 +16,7 @@ from torch.func import functional_call
 
 from fl.federation import Update
 from fl.inputs import Inputs
-from fl.models.shapes import AnyBatchNorm
-from fl.models.state import state_sent
+from fl.models.common import AnyBatchNorm, state_sent
 
 LARGEST_ANSWER = 1e5
 """The largest value of a logit or feature, of which the server takes means."""

@@ -21,8 +21,8 @@ from fl.exchange import Tensors
 from fl.fusion.checkpoints import load_tensors, save_tensors
 from fl.fusion.server import Server
 from fl.json_files import JsonObject, SettingValues
+from fl.models.common import load_whole
 from fl.models.ensemble import unwrapped
-from fl.models.state import load_whole
 from fl.seeding import in_round, seed_for, seed_streams
 from fl.server import Evaluation, Outcome
 

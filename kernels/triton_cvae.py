@@ -67,17 +67,7 @@ def take(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 @triton.jit
 def reparameterise_kernel(  # type: ignore[no-untyped-def]
-    heads,
-    noise,
-    z,
-    kl,
-    by_logvar,
-    onehot,
-    stride,
-    latent,
-    classes,
-    bound,
-    block: tl.constexpr,
+    heads, noise, z, kl, by_logvar, onehot, stride, latent, classes, bound, block: tl.constexpr
 ):
     """Draws one row's z; ``stride`` is from one row's label to the next."""
     row = tl.program_id(0).to(tl.int64)

@@ -32,15 +32,7 @@ def factors_of(keys, places, width, inside, first, threshold, scale):  # type: i
 
 @triton.jit
 def drop_kernel(  # type: ignore[no-untyped-def]
-    x,
-    keys,
-    out,
-    count,
-    width,
-    first,
-    threshold,
-    scale,
-    block: tl.constexpr,
+    x, keys, out, count, width, first, threshold, scale, block: tl.constexpr
 ):
     """Writes ``block`` units of ``x`` (B, width): their factors are 0 or ``scale``.
 
@@ -78,8 +70,7 @@ def dropped(x: Tensor, keys: Tensor, first: int, threshold: int, scale: float) -
         threshold: units whose bits are below it are dropped; up to 2^32.
         scale: factor on the others.
     """
-    result: Tensor = _Dropped.apply(x, keys, first, threshold, scale)
-    return result
+    return _Dropped.apply(x, keys, first, threshold, scale)
 
 
 def _launch(x: Tensor, keys: Tensor, *numbers: float) -> Tensor:

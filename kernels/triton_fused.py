@@ -36,15 +36,7 @@ def hidden_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def hidden_gradient_kernel(  # type: ignore[no-untyped-def]
-    gradient,
-    out,
-    of_x,
-    of_bias,
-    num_rows,
-    width,
-    scale,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
+    gradient, out, of_x, of_bias, num_rows, width, scale, rows: tl.constexpr, columns: tl.constexpr
 ):
     """Writes the gradients of x and of the bias for some columns; what was dropped, or below 0, is
     0 in ``out``."""
@@ -96,8 +88,7 @@ def hidden(
     x: Tensor, bias: Tensor, keys: Tensor, first: int, threshold: int, scale: float
 ) -> Tensor:
     """ReLU(x + bias) with dropout, (B, width); see :func:`kernels.triton_dropout.dropped`."""
-    result: Tensor = _Hidden.apply(x, bias, keys, first, threshold, scale)
-    return result
+    return _Hidden.apply(x, bias, keys, first, threshold, scale)
 
 
 @triton.jit
@@ -212,8 +203,7 @@ class _Pooled(torch.autograd.Function):
 
 def pooled(x: Tensor) -> Tensor:
     """Maxima of ReLU(x) over squares of two, (B, C, H, W) to (B, C, H // 2, W // 2)."""
-    result: Tensor = _Pooled.apply(x)
-    return result
+    return _Pooled.apply(x)
 
 
 @triton.jit
@@ -323,8 +313,7 @@ def distillation(logits: Tensor, labels: Tensor, teacher: Tensor, ce: float, kd:
         labels: (B,) int64.
         teacher: (B, C) logits.
     """
-    result: Tensor = _Distillation.apply(logits, labels, teacher, ce, kd)
-    return result
+    return _Distillation.apply(logits, labels, teacher, ce, kd)
 
 
 @triton.jit

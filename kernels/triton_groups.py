@@ -36,14 +36,7 @@ def lower_bound(keys, values, num_keys, steps):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def plan_kernel(  # type: ignore[no-untyped-def]
-    keys,
-    bounds,
-    piece_ends,
-    num_keys,
-    num_classes,
-    steps,
-    piece: tl.constexpr,
-    block: tl.constexpr,
+    keys, bounds, piece_ends, num_keys, num_classes, steps, piece: tl.constexpr, block: tl.constexpr
 ):
     """Where each class begins in the sorted keys, and how many pieces end with it; one program."""
     pieces_before = tl.zeros((1,), tl.int64)
@@ -54,9 +47,7 @@ def plan_kernel(  # type: ignore[no-untyped-def]
         tl.store(bounds + classes, begin, mask=classes <= num_classes)
         pieces = tl.where(classes < num_classes, (end - begin + piece - 1) // piece, 0)
         tl.store(
-            piece_ends + classes,
-            pieces_before + tl.cumsum(pieces, 0),
-            mask=classes < num_classes,
+            piece_ends + classes, pieces_before + tl.cumsum(pieces, 0), mask=classes < num_classes
         )
         pieces_before += tl.sum(pieces, 0)
 

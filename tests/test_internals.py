@@ -9,7 +9,7 @@ import pytest
 from tests.test_architecture import PACKAGES, ROOT
 
 FILES = {
-    "torch": ("fl/models/torch_internals.py", "fl/training/torch_internals.py"),
+    "torch": ("fl/torch_internals.py",),
     "ray": ("cluster/hardware/ray_internals.py",),
     "ray.tune": ("tune/tune_internals.py",),
     "submitit": ("slurm/submitit_internals.py",),

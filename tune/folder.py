@@ -15,7 +15,7 @@ from fl.config import RunConfig
 from fl.data.catalogue import short_name
 from fl.errors import UserError
 from fl.json_files import JsonObject
-from fl.spaces import Space
+from fl.methods.method import Space
 from fl.whole_files import read_sealed, refused_by_disk, write_atomically, write_sealed
 from tune.options import SweepOptions
 

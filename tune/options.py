@@ -20,8 +20,8 @@ from cluster.run.run_dir import nested
 from fl.bounds import Count, OneOf, Positive, Settings, Within
 from fl.errors import UserError, unknown
 from fl.json_files import SettingValues
+from fl.methods.method import Choice, Distribution, Integers, LogUniform, Space, Uniform
 from fl.methods.registry import get_method
-from fl.spaces import Choice, Distribution, Integers, LogUniform, Space, Uniform
 from tune.trials import derive
 
 PROG = "python -m tune.sweep"

@@ -16,7 +16,7 @@ from fl.whole_files import refused_by_disk
 
 if TYPE_CHECKING:
     from cluster.run.options import Launch
-    from fl.spaces import Space
+    from fl.methods.method import Space
     from slurm.node_task import NodeTask
     from tune.options import SweepOptions
 

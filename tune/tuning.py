@@ -36,8 +36,8 @@ from fl.errors import UserError, reason_of
 from fl.events import Event
 from fl.federation import Request
 from fl.json_files import JsonObject, write_json
+from fl.methods.method import Choice, Distribution, Integers, LogUniform, Space
 from fl.report.words import tally
-from fl.spaces import Choice, Distribution, Integers, LogUniform, Space
 from tune.folder import add_seconds, write_configuration
 from tune.options import METRICS, SweepOptions, longest_fit, num_trials
 from tune.outcome import (

@@ -27,12 +27,11 @@ from cluster.scheduling.capacity import FreeCapacity, Need, Slot, need_of
 from fl.data.datasets import Split
 from fl.data.lazy import Lazy
 from fl.errors import UserError, reason_of
-from fl.events import ClientProgress
+from fl.events import ClientProgress, reported_to
 from fl.exchange import Message
 from fl.executor import Place, run_jobs
 from fl.federation import Job, Request
-from fl.memory import let_go, return_freed_memory
-from fl.training.progress import reported_to
+from fl.process import let_go, return_freed_memory
 
 # Messages from the driver to clients' processes, through Ray's object store.
 #

@@ -23,11 +23,10 @@ from cluster.scheduling.capacity import at_once, need_of
 from cluster.scheduling.placement import Placement, clients_per_call, waves
 from fl.data.datasets import Split
 from fl.errors import ClientFailed, UserError
-from fl.events import AttemptFailed, ClientStart, Events
+from fl.events import PERIOD_S, AttemptFailed, ClientStart, Events
 from fl.exchange import Upload, readable_notes
 from fl.executor import time_limit
 from fl.federation import Job, Request
-from fl.training.progress import PERIOD_S
 from fl.training.sizes import CohortSizes, groups, halves, take, work, work_together
 from fl.training.slots import SLOTS
 

@@ -16,8 +16,8 @@ from fl.data.lazy import Lazy
 from fl.data.shard import shard_digest
 from fl.exchange import Upload
 from fl.federation import Job, RunSpec, Task
+from fl.models.common import ModelInfo
 from fl.models.registry import MODELS
-from fl.models.shapes import ModelInfo
 from fl.sources import code_of, defined, home
 from fl.whole_files import checksum_of, replacing, write_atomically
 

@@ -28,7 +28,7 @@ from fl.exchange import ClientNote, Upload
 from fl.executor import device_here, input_of, run_jobs
 from fl.federation import Client, Job, Request, RunSpec, Training
 from fl.json_files import JsonObject
-from fl.memory import return_freed_memory
+from fl.process import return_freed_memory
 from fl.training import slots
 from fl.training.task import trains_in_slots
 from fl.whole_files import cache_dir, read_sealed, write_cache

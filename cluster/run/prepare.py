@@ -29,7 +29,8 @@ from fl.federation import Client, RunSpec, Training
 from fl.inputs import NotImages
 from fl.methods.method import Assignment
 from fl.methods.registry import METHODS, Method, get_method
-from fl.models.registry import CLASSIFIERS, MODELS, build_generator, build_shell, squashes, unsteady
+from fl.models.own import squashes, unsteady
+from fl.models.registry import CLASSIFIERS, MODELS, build_generator, build_shell
 from fl.report.words import size
 from fl.seeding import numpy_generator
 from fl.training.classifier import ClassifierConfig, starting_classifier

@@ -19,7 +19,6 @@ from cluster.hardware.worker_template import can_fork, worker_template
 from cluster.run.options import Machine
 from cluster.run.prepare import Prepared
 from cluster.server.rank_placement import place_ranks, world_size
-from fl.arithmetic import arithmetic
 from fl.data.shard import Shard
 from fl.errors import UserError
 from fl.events import Events
@@ -28,6 +27,7 @@ from fl.federation import Executor, RunSpec
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.fit import Inference
 from fl.fusion.server import Server, SingleServer
+from fl.process import arithmetic
 from fl.training.sizes import CohortSizes
 
 ADDRESS = "ray-address"

@@ -24,12 +24,12 @@ from cluster.clients.extensions import add_models, packed_models, send_methods_b
 from cluster.hardware.bundles import Bundles
 from cluster.hardware.private_folders import own_folder
 from cluster.server.rank_placement import RankPlacement
-from fl.arithmetic import arithmetic
 from fl.data.shard import Shard
 from fl.federation import RunSpec
 from fl.fusion.fit import FitSpec
 from fl.fusion.group import Group, PeerLostError, ProcessGroup
 from fl.fusion.rank import Rank, Report
+from fl.process import arithmetic
 
 
 def use_interface_of(address: str) -> None:

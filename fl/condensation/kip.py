@@ -14,12 +14,11 @@ from torch import Tensor
 from fl.bounds import Count, Positive, Settings
 from fl.condensation.nearest import as_bytes, nearest
 from fl.data.shard import Shard
+from fl.events import report
 from fl.exchange import Tensors
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Training, Update
 from fl.training.optimizers import Adam
-from fl.training.progress import report
-from fl.training.recipe import StepLosses
-from fl.training.sending import on_device
+from fl.training.steps import StepLosses, on_device
 from kernels.kip import FLAWS, centred, predictions
 
 SOLVED = 0.999
@@ -175,8 +174,7 @@ def distil(inputs: TaskInput) -> TaskOutput:
     Raises:
         ValueError: as :meth:`Distilling.steps`.
     """
-    config, shard = inputs.client.training, inputs.shard
-    assert isinstance(config, KipTraining)
+    config, shard = inputs.record(KipTraining), inputs.shard
     distilling, losses = Distilling(inputs, config), StepLosses()
     for taken, step in enumerate(distilling.steps(), start=1):
         losses.add(step.loss)

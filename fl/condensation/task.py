@@ -14,6 +14,7 @@ from fl.bounds import Count, OneOf, Positive, Settings, Width, Within
 from fl.condensation.augment import KINDS, draw_augmentation
 from fl.condensation.nearest import as_bytes
 from fl.data.shard import Shard
+from fl.events import report
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Training, Update
 from fl.models import CLASSIFIERS, build_classifier, check_classifier, copied
 from fl.plausible import WHY
@@ -22,10 +23,9 @@ from fl.seeding import OwnStream, in_round, seeded
 from fl.training.classifier import received_classifier
 from fl.training.features import check_head, features_and_logits
 from fl.training.optimizers import SGD
-from fl.training.progress import report
-from fl.training.recipe import Step, StepLosses, minimise
-from fl.training.sending import on_device
+from fl.training.recipe import Step, minimise
 from fl.training.stacked import Turns, cohort_model, dropout_in
+from fl.training.steps import StepLosses, on_device
 from fl.training.task import task_for_many
 
 # A client's real images by class: condensation starts from them and matches them.
@@ -133,7 +133,7 @@ class CondensationConfig(Settings):
 
     def check_upload(self, update: Update, run_spec: RunSpec) -> None:
         """Raises `ValueError` unless it holds condensed images of some of the classes."""
-        classes, sender = sent(update, "classes"), f"client {update.client.id}"
+        classes, sender = sent(update, "classes"), update.sender
         possible = sorted(set(classes.flatten().tolist()) & set(range(run_spec.num_classes)))
         if classes.dtype != torch.int64 or classes.tolist() != possible:
             raise ValueError(f"{sender} sent impossible classes {classes.tolist()}")
@@ -462,8 +462,7 @@ def send_mean_logits(inputs: TaskInput) -> TaskOutput:
     ``mean_logits`` V_k (Eq. 5) and ``soft_labels`` R_k (Eq. 11), (classes, classes) each. Rows of
     classes that the client does not condense are zeros.
     """
-    config = inputs.client.training
-    assert isinstance(config, LocalCondensation)
+    config = inputs.record(LocalCondensation)
     model = received_classifier(inputs, config).eval()
     data = ByClass(inputs.shard, config.min_samples, inputs.device)
     classes = inputs.run_spec.num_classes
@@ -482,8 +481,7 @@ def condense(clients: Sequence[TaskInput]) -> list[TaskOutput]:
 
     ``images`` (m * IPC, C, H, W) are ordered class after class; ``classes`` (m,) lists the classes.
     """
-    config = clients[0].client.training
-    assert isinstance(config, LocalCondensation)
+    config = clients[0].record(LocalCondensation)
     cohort = [Condensing(inputs, config) for inputs in clients]
     learn([client for client in cohort if len(client.images)], config)
     return [_upload(client, config) for client in cohort]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fl.data.datasets import Dataset, Split, fingerprint
-from fl.data.image_files import HIDDEN, ImageFolder, check_names, class_folders
+from fl.data.files import HIDDEN, ImageFolder, check_names, class_folders
 from fl.data.own import TEST_SHARE, as_dataset
 from fl.errors import UserError, reason_of
 from fl.seeding import numpy_generator

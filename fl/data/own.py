@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from fl.data.datasets import Dataset, Split
-from fl.data.image_files import check_names, in_one_form, pixels
+from fl.data.files import check_names, in_one_form, pixels
 from fl.data.lazy import Augment, Lazy, is_lazy, items_of, mapped
 from fl.errors import UserError, reason_of
 from fl.inputs import Inputs, as_inputs, channels_first, in_bytes, is_whole, together

@@ -43,10 +43,7 @@ def save_lists(
 
 
 def read_lists(
-    path: Path,
-    num_clients: int,
-    num_samples: int,
-    taken: tuple[np.ndarray, int] | None = None,
+    path: Path, num_clients: int, num_samples: int, taken: tuple[np.ndarray, int] | None = None
 ) -> tuple[Lists, Lists]:
     """Each client's training and held-out samples, sorted positions in a split, int64.
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fl.bounds import Positive, Settings, Within
 from fl.errors import UserError
 from fl.exchange import Tensors
-from fl.models.state import load_sent
+from fl.models.common import load_sent
 
 # The average of models (Eq. 4), plain or weighted.
 

@@ -3,16 +3,13 @@
 A thread writes them while the fit goes on.
 """
 
-import hashlib
 import io
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fl.fusion.fit import FitConfig
 from fl.fusion.rank import Report
@@ -81,16 +78,6 @@ def _fields(report: Report) -> JsonObject:
 def _report(fields: JsonObject) -> Report:
     states = {name: State(own) for name in ("state", "memory") if (own := fields[name]) is not None}
     return Report(**{**fields, **states})
-
-
-def digest_of(tensors: Mapping[str, Tensor], about: str) -> str:
-    """A hash of named tensors and of a text."""
-    digest = hashlib.sha256(about.encode())
-    for name, tensor in tensors.items():
-        # With the shape and the type, and apart from what stands before it.
-        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def name_of(loss: Loss) -> str:

@@ -97,8 +97,7 @@ class Weighing(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """The model's logits."""
-        logits: Tensor = self.model(images)
-        return logits
+        return self.model(images)
 
     @property
     def betas(self) -> tuple[float, float]:

@@ -26,14 +26,14 @@ from fl.fusion.whole_batch import (
     needs_whole_batch,
     says_what_it_is,
 )
+from fl.models.registry import smallest_batch
 from fl.seeding import seed_for, seed_streams, streams_restored, torch_generator
 from fl.server import Loss
 from fl.training import captured
 from fl.training.captured import DeviceSteps
-from fl.training.epochs import cut, smallest_batch
 from fl.training.masks import Masks, key_of_all, sample_dropout, sample_keys
 from fl.training.optimizers import SGD, Adam
-from fl.training.recipe import Step, minimise
+from fl.training.recipe import Step, cut, minimise
 from fl.training.reduced import Reduced
 from kernels.backends import fuses
 

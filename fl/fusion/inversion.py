@@ -14,16 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import MOST, AtLeast, AtMost, Count, NotNegative, Positive, Settings, Width, Within
+from fl.errors import UserError
 from fl.federation import Batch, RunSpec
 from fl.fusion.distillation import kl_to_teacher
 from fl.fusion.fit import FitConfig
 from fl.json_files import JsonObject
-from fl.models.generators import ImageGenerator
-from fl.models.shapes import AnyBatchNorm
+from fl.models.common import AnyBatchNorm, ImageShape, divisible, scaled
 from fl.seeding import seeded, torch_generator
 from fl.training.optimizers import SGD, Adam
 from fl.training.recipe import Step, minimise
-from fl.training.sending import on_device
+from fl.training.steps import on_device
 
 # Distillation on a pool of images that grows from epoch to epoch: DENSE's and Co-Boosting's.
 
@@ -115,6 +115,66 @@ class Pool:
             "synthetic": {**synthetic, "kept": torch.arange(count)},
             "figures": {"synthetic": {"generated": count, "kept": count}, **figures},
         }
+
+
+DEVIATION = 0.02  # of initial weights, as is usual for GANs
+
+
+class ImageGenerator(nn.Module):
+    """DENSE's and Co-Boosting's (Zhang et al., NeurIPS 2022): images (B, C, H, W) in [0, 1] of z.
+
+    z is (B, latent), without class labels. A fully connected layer makes a quarter-size map of 128
+    channels, which two nearest-neighbour enlargements with 3x3 convolutions (128 and 64 channels)
+    bring to the image's size. ``width`` multiplies channels; 1 is the released code's.
+
+    Raises:
+        UserError: a side of the images is not divisible by 4.
+    """
+
+    def __init__(self, image_shape: ImageShape, latent: int = 256, width: float = 1.0) -> None:
+        super().__init__()
+        check_image_generator(image_shape)
+        channels, height, image_width = image_shape
+        wide, narrow = scaled(128, width), scaled(64, width)
+        smallest = (wide, height // 4, image_width // 4)
+        self.layers = nn.Sequential(
+            nn.Linear(latent, wide * smallest[1] * smallest[2]),
+            nn.Unflatten(1, smallest),
+            nn.BatchNorm2d(wide),
+            *_enlarge(wide, wide),
+            *_enlarge(wide, narrow),
+            nn.Conv2d(narrow, channels, 3, padding=1),
+            nn.Sigmoid(),
+        )
+        self.apply(_drawn)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Images (B, C, H, W) of z (B, latent)."""
+        return self.layers(z)
+
+
+def check_image_generator(image_shape: ImageShape) -> None:
+    """Raises `UserError` if there is no generator for images of this shape."""
+    if not divisible(image_shape, 4):
+        raise UserError(f"the image generator needs sides divisible by 4, got {image_shape}")
+
+
+def _enlarge(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
+    return (
+        nn.Upsample(scale_factor=2),
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.LeakyReLU(0.2),
+    )
+
+
+def _drawn(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        nn.init.normal_(module.weight, 0.0, DEVIATION)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.BatchNorm2d):
+        nn.init.normal_(module.weight, 1.0, DEVIATION)
 
 
 BETAS = (0.5, 0.999)

@@ -25,9 +25,8 @@ from fl.metrics.accuracy import answers, confusion, scores
 from fl.models import Decoder, in_fast_layout
 from fl.targets import Targets
 from fl.training.reduced import reduced
-from kernels.filter import nearest_of
+from kernels.filter import Local, nearest_of
 from kernels.groups import Sums
-from kernels.parts import Local
 
 # The samples of a filter, as a rank of several sees them: its own, and what all make of theirs.
 
@@ -56,25 +55,25 @@ class RankParts(Local):
         self.all_labels = self._gather(self.labels)
 
     def largest(self) -> float:
-        """See :meth:`kernels.parts.Local.largest`."""
+        """See :meth:`kernels.filter.Local.largest`."""
         found = torch.zeros(self._ranks.size, device=self.labels.device)
         found[self._ranks.rank] = super().largest()
         self._ranks.sum(found)
         return float(found.max())
 
     def sums(self, unit: float, *, whole: bool) -> Sums:
-        """See :meth:`kernels.parts.Local.sums`."""
+        """See :meth:`kernels.filter.Local.sums`."""
         own = super().sums(unit, whole=whole)
         both = torch.cat((own.units, own.counts.unsqueeze(1)), 1)
         self._ranks.sum(both)
         return Sums(both[:, :-1], both[:, -1])
 
     def distances(self, centroids: Tensor) -> Tensor:
-        """See :meth:`kernels.parts.Local.distances`."""
+        """See :meth:`kernels.filter.Local.distances`."""
         return self._gather(super().distances(centroids))
 
     def ordered_distances(self, numbers: Tensor, centroids: Tensor) -> Tensor:
-        """See :meth:`kernels.parts.Local.ordered_distances`."""
+        """See :meth:`kernels.filter.Local.ordered_distances`."""
         own = numbers - self._first
         here = (own >= 0) & (own < len(self.labels))
         values = super().ordered_distances(own[here], centroids)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fl.data.shard import Shard
 from fl.events import Epoch, Events
 from fl.federation import Batch, RunSpec
-from fl.fusion.checkpoints import Checkpoints, digest_of, name_of
+from fl.fusion.checkpoints import Checkpoints, name_of
 from fl.fusion.distillation import TeacherWeights
 from fl.fusion.fit import STATE_FORM, FitConfig, FitSpec, Inference
 from fl.fusion.rank import COLUMNS, Rank, Report
@@ -27,7 +27,7 @@ from fl.fusion.state import put_aside
 from fl.fusion.synthesis import PIXEL, Draw, Drawn, plan_draws, portions, share_out, still_asked
 from fl.metrics.accuracy import accuracies
 from fl.models import Decoder
-from fl.models.state import load_whole
+from fl.models.common import digest_of, load_whole
 from fl.seeding import in_round
 from fl.server import Evaluation, FitResult, Lessons, Loss, Samples
 
@@ -387,9 +387,7 @@ class Server(ABC):
         """The reports of the epochs after the first ``done``."""
 
     def _values(
-        self,
-        method: Callable[[Rank, *Arguments], Value],
-        arguments: Sequence[tuple[*Arguments]],
+        self, method: Callable[[Rank, *Arguments], Value], arguments: Sequence[tuple[*Arguments]]
     ) -> list[Value]:
         return self._get(self._on_each(method, arguments))
 

@@ -22,7 +22,7 @@ from fl.federation import Client, RunSpec, Training, Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.server import Server
 from fl.json_files import JsonObject
-from fl.methods.method import Method
+from fl.methods.method import Distribution, Method, Spaces
 from fl.methods.prototypes import (
     LOCAL,
     ParticipationConfig,
@@ -33,10 +33,9 @@ from fl.methods.prototypes import (
     untrained,
 )
 from fl.methods.uploads import MEAN
-from fl.models.state import parameters_sent
+from fl.models.common import parameters_sent
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome
-from fl.spaces import Distribution, Spaces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +273,6 @@ def on_frame(
     ) -> Outcome:
         own = frame(clients, server, config, rounds)
         run(own, config, **inputs)
-        outcome: Outcome = own.outcome()
-        return outcome
+        return own.outcome()
 
     return on_its_frame

@@ -13,12 +13,11 @@ from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Update
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
-from fl.methods.method import Method
+from fl.methods.method import LogUniform, Method, Spaces
 from fl.methods.prototypes import assign_all
 from fl.methods.uploads import untrained_classifier
 from fl.receiving import sent
 from fl.server import Outcome
-from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig
 
 
@@ -77,11 +76,11 @@ def check_samples(update: Update, run_spec: RunSpec) -> None:
     images = sent(update, "images", (size, *inputs.shape), dtype)
     labels = sent(update, "labels", (size,), _label_type(run_spec))
     if int(labels.min()) < 0 or int(labels.max()) >= run_spec.num_classes:
-        raise ValueError(f"client {update.client.id} sent labels of no class: {int(labels.max())}")
+        raise ValueError(f"{update.sender} sent labels of no class: {int(labels.max())}")
     if not all(part.isfinite().all() for part in inputs.one_by_one(images)):  # sent as bytes
-        raise ValueError(f"client {update.client.id} sent samples with NaN or infinite values")
+        raise ValueError(f"{update.sender} sent samples with NaN or infinite values")
     if pixels and not as_levels and not 0 <= float(images.min()) <= float(images.max()) <= 1:
-        raise ValueError(f"client {update.client.id} sent pixels outside 0 to 1")
+        raise ValueError(f"{update.sender} sent pixels outside 0 to 1")
 
 
 def samples(updates: list[Update], run_spec: RunSpec) -> Batch:

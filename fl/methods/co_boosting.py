@@ -19,10 +19,10 @@ from fl.fusion.inversion import DistillationConfig, InversionLoss, Pool, invert
 from fl.json_files import JsonObject
 from fl.methods import dense
 from fl.methods.dense import Lessons, PooledConfig
+from fl.methods.method import Choice, LogUniform, Uniform
 from fl.models.ensemble import Ensemble, weighted_mean
 from fl.seeding import torch_generator
-from fl.spaces import Choice, LogUniform, Uniform
-from fl.training.sending import on_device
+from fl.training.steps import on_device
 
 CLIP = 10.0
 """Norm to which the gradients of generator and global model are cut, each by itself: the

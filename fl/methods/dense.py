@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from fl.bounds import NotNegative
 from fl.clients import Clients
 from fl.federation import Batch, RunSpec
-from fl.fusion.checkpoints import digest_of
 from fl.fusion.inversion import (
     BatchNormDistance,
     DistillationConfig,
@@ -24,20 +23,20 @@ from fl.fusion.inversion import (
     InversionLoss,
     Pool,
     boundary_support,
+    check_image_generator,
     crop_and_flip,
     invert,
 )
 from fl.fusion.server import Server
 from fl.json_files import JsonObject
 from fl.methods import prototypes
-from fl.methods.method import Assignment, Method
+from fl.methods.method import Assignment, Choice, LogUniform, Method, Spaces, Uniform
 from fl.methods.prototypes import LOCAL, PrototypesConfig, all_classifiers
 from fl.methods.uploads import untrained_classifier
+from fl.models.common import digest_of
 from fl.models.ensemble import Ensemble
-from fl.models.generators import check_image_generator
 from fl.seeding import torch_generator
 from fl.server import Outcome
-from fl.spaces import Choice, LogUniform, Spaces, Uniform
 
 
 @dataclass(frozen=True, kw_only=True)

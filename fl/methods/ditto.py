@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from fl.bounds import NotNegative
 from fl.clients import trained
 from fl.federation import TaskInput
+from fl.methods.method import LogUniform
 from fl.methods.personal import Personal, PersonalConfig, personal_method
-from fl.spaces import LogUniform
 from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
 from fl.training.personal import PersonalTraining, personal_model
 from fl.training.recipe import Recipe
@@ -53,8 +53,7 @@ def run(frame: Personal, config: DittoConfig) -> None:
 @task_of
 def train_own_model(inputs: TaskInput) -> Recipe:
     """Trains the client's own model near the global one that it was sent."""
-    config = inputs.client.training
-    assert isinstance(config, LocalDitto)
+    config = inputs.record(LocalDitto)
     model = personal_model(replace(inputs, broadcast={}), config)
     recipe = classifier_recipe(inputs, plain(config, proximal=config.attachment), model)
     near = [

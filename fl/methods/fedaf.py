@@ -31,11 +31,10 @@ from fl.federation import Batch, RunSpec, Update
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
-from fl.methods.method import Assignment, Method
+from fl.methods.method import Assignment, Choice, LogUniform, Method, Spaces, Uniform
 from fl.receiving import check_probabilities, sent
 from fl.rounds import Rounds
 from fl.server import Outcome
-from fl.spaces import Choice, LogUniform, Spaces, Uniform
 from fl.training.classifier import starting_classifier
 
 
@@ -248,7 +247,7 @@ def rows_of_holder(update: Update, name: str, run_spec: RunSpec) -> Tensor:
     own, _ = sent(update, name, shape), sent(update, "soft_labels", shape)
     answered = answered_classes(update)
     if own[~answered].any():
-        raise ValueError(f"client {update.client.id} sent {name} of classes without soft labels")
+        raise ValueError(f"{update.sender} sent {name} of classes without soft labels")
     return own.where(answered[:, None], torch.nan)
 
 

@@ -16,8 +16,8 @@ from torch import nn
 
 from fl.federation import TaskInput
 from fl.methods.averaging import Averaging, AveragingConfig, averaging_method
+from fl.methods.method import LogUniform
 from fl.server import Evaluation
-from fl.spaces import LogUniform
 from fl.training.classifier import ClassifierConfig, classifier_recipe
 from fl.training.personal import own_model
 from fl.training.recipe import one_by_one
@@ -50,8 +50,7 @@ def at_clients(frame: Averaging, config: FedAvgConfig) -> Evaluation:
 
 def tuned_model(inputs: TaskInput) -> nn.Module:
     """The global model, as the client received it, after a round's local training."""
-    config, model = inputs.client.training, own_model(inputs)
-    assert isinstance(config, ClassifierConfig)
+    config, model = inputs.record(ClassifierConfig), own_model(inputs)
     one_by_one(inputs, classifier_recipe(inputs, config, model))
     return model
 

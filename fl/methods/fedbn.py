@@ -15,7 +15,7 @@ from fl.methods import prototypes
 from fl.methods.averaging import Averaging, AveragingConfig, averaging_method
 from fl.methods.method import Assignment
 from fl.models import build_shell, copied
-from fl.models.state import load_sent, norm_names
+from fl.models.common import load_sent, norm_names
 from fl.scoring import own_evaluation
 from fl.server import Evaluation
 from fl.training.classifier import ClassifierConfig

@@ -26,14 +26,13 @@ from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
 from fl.fusion.synthesis import client_shares, squared_counts
-from fl.methods.method import Assignment, Method
-from fl.methods.uploads import decoders_of, label_counts_of
+from fl.methods.method import Assignment, Choice, Distribution, LogUniform, Method, Spaces, Uniform
+from fl.methods.uploads import decoders_of, label_counts_of, untrained_classifier
 from fl.models import CLASSIFIERS, GENERATORS, Decoder, check_classifier, one_hot
-from fl.models.cvae import TruncatedDecoder, truncate
+from fl.models.architectures.cvaes import TruncatedDecoder, truncate
 from fl.seeding import numpy_generator
 from fl.server import Outcome, Samples
-from fl.spaces import Choice, Distribution, LogUniform, Spaces, Uniform
-from fl.training.classifier import ClassifierConfig, starting_classifier
+from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig, starting_generator
 
 
@@ -100,10 +99,7 @@ def assign(config: FedCVAEConfig, num_clients: int, run_spec: RunSpec) -> list[A
 def large_generator(config: FedCVAEConfig) -> GeneratorConfig:
     """The training record of a large client."""
     return replace(
-        config.generator,
-        model=config.large_model,
-        width=config.large_width,
-        lr=config.large_lr,
+        config.generator, model=config.large_model, width=config.large_width, lr=config.large_lr
     )
 
 
@@ -148,7 +144,8 @@ def allocate(
 def classify(samples: Samples, server: Server, config: FedCVAEConfig) -> Outcome:
     """Trains the global model from scratch on labelled samples, by cross-entropy."""
     with server.events.phase("fusion"):
-        model = untrained_global(server, config)
+        wanted = ClassifierConfig(model=config.global_model, width=config.global_width)
+        model = untrained_classifier(wanted, server)
         start = server.evaluate(model)
         loss = FusionLoss(ce_weight=1.0, kd_weight=0.0)
         result = server.fit(model, samples, loss=loss, config=config.classify, stage="fusion")
@@ -164,12 +161,6 @@ def classify(samples: Samples, server: Server, config: FedCVAEConfig) -> Outcome
         },
         figures={"synthetic": {"generated": count, "kept": count}},
     )
-
-
-def untrained_global(server: Server, config: FedCVAEConfig) -> nn.Module:
-    """The global model before any training."""
-    shape = ClassifierConfig(model=config.global_model, width=config.global_width)
-    return starting_classifier(shape, server.run_spec).to(server.device).eval()
 
 
 SERVER = -1

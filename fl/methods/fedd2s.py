@@ -35,11 +35,10 @@ from fl.models import copied
 from fl.models.layered import Layers
 from fl.receiving import sent
 from fl.training.classifier import ClassifierConfig
-from fl.training.epochs import epochs_of
 from fl.training.losses import divergences
 from fl.training.optimizers import Parts
 from fl.training.personal import PersonalTraining, own_model, personal_model
-from fl.training.recipe import Step, minimise
+from fl.training.recipe import Step, epochs_of, minimise
 from fl.training.task import train_by_recipe
 
 
@@ -124,18 +123,13 @@ def run(frame: Personal, config: FedD2SConfig) -> None:
             average_into(model, copies)  # Eq. 11
             answers = {k: answered(model, layers, own, config) for k, own in knowledge.items()}
         clients.train(
-            only=list(answers),
-            payloads=answers,
-            known=known,
-            remember=True,
-            goes_to="client",
+            only=list(answers), payloads=answers, known=known, remember=True, goes_to="client"
         )
 
 
 def send_knowledge(inputs: TaskInput) -> TaskOutput:
     """H_1 and H_l of every sample, and its label, in the shard's order; H_1 alone if l = 1."""
-    config = inputs.client.training
-    assert isinstance(config, LocalFedD2S)
+    config = inputs.record(LocalFedD2S)
     depth = int(inputs.broadcast["depth"][inputs.client.id])
     model = own_model(inputs).eval()
     layers, images = Layers(model), inputs.shard.images.to(inputs.device)
@@ -221,8 +215,7 @@ def train_distilled(inputs: TaskInput) -> TaskOutput:
     The global model's later layers, which were sent, stay as they are. Without an answer of the
     server the client trains by itself.
     """
-    config = inputs.client.training
-    assert isinstance(config, LocalFedD2S)
+    config = inputs.record(LocalFedD2S)
     if "targets" not in inputs.payload:  # as when a step is measured
         return train_by_recipe(inputs)
     depth = int(inputs.broadcast["depth"][inputs.client.id])
@@ -256,11 +249,5 @@ def train_distilled(inputs: TaskInput) -> TaskOutput:
 
 
 METHOD = personal_method(
-    "fedd2s",
-    FedD2SConfig,
-    run,
-    local=DROPPING,
-    assign=assign,
-    fixed_samples=True,
-    default_ranks=1,
+    "fedd2s", FedD2SConfig, run, local=DROPPING, assign=assign, fixed_samples=True, default_ranks=1
 )

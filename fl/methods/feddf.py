@@ -19,19 +19,12 @@ from fl.fusion.distillation import EachMember, FusionLoss
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
 from fl.methods.averaging import Averaging
-from fl.methods.method import Method
-from fl.methods.prototypes import (
-    LOCAL,
-    PrototypesConfig,
-    assign,
-    average_each,
-    untrained,
-)
+from fl.methods.method import Choice, LogUniform, Method, Spaces
+from fl.methods.prototypes import LOCAL, PrototypesConfig, assign, average_each, untrained
 from fl.methods.uploads import load_classifier
 from fl.models.ensemble import Ensemble
 from fl.rounds import Rounds
 from fl.server import FitResult, Outcome
-from fl.spaces import Choice, LogUniform, Spaces
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,9 @@ from fl.bounds import Positive, Within
 from fl.exchange import Tensors
 from fl.federation import TaskInput, Training
 from fl.methods.averaging import Averaging, averaging_method
+from fl.methods.method import LogUniform
 from fl.methods.prototypes import ParticipationConfig, PrototypesConfig
-from fl.models.state import parameters_sent
-from fl.spaces import LogUniform
+from fl.models.common import parameters_sent
 from fl.training.classifier import ClassifierConfig, classifier_recipe, plain, received_classifier
 from fl.training.personal import beside
 from fl.training.recipe import Recipe

@@ -19,17 +19,11 @@ from fl.errors import UserError
 from fl.exchange import Tensors
 from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Update
 from fl.methods.fedper import FedPerConfig, assign
-from fl.methods.personal import (
-    Personal,
-    checked_labels,
-    layers_of,
-    output_shapes,
-    personal_method,
-)
+from fl.methods.method import LogUniform
+from fl.methods.personal import Personal, checked_labels, layers_of, output_shapes, personal_method
 from fl.methods.uploads import untrained_classifier
 from fl.models.layered import Layers
 from fl.receiving import check_label_counts, sent
-from fl.spaces import LogUniform
 from fl.training.classifier import classifier_recipe
 from fl.training.losses import divergences
 from fl.training.personal import PersonalTraining, own_model, personal_model
@@ -139,8 +133,7 @@ def run(frame: Personal, config: FedICTConfig) -> None:
 def send_features(inputs: TaskInput) -> TaskOutput:
     """Features of every sample after the shared layers, its logits and its label, in the shard's
     order; the first time how many samples the client has of each class, too."""
-    config = inputs.client.training
-    assert isinstance(config, LocalFedICT)
+    config = inputs.record(LocalFedICT)
     depth, size = int(inputs.broadcast["depth"]), config.batch_size
     model = own_model(inputs).eval()
     layers, images = Layers(model), inputs.shard.images.to(inputs.device)

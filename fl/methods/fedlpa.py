@@ -25,12 +25,11 @@ from fl.clients import Clients
 from fl.exchange import Tensors
 from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.server import Server
-from fl.methods.method import Method
+from fl.methods.method import LogUniform, Method, Spaces
 from fl.methods.prototypes import LOCAL, PrototypesConfig, assign, average_each, untrained
 from fl.methods.uploads import MEAN, aggregate_classifiers
-from fl.models.state import parameters_sent
+from fl.models.common import parameters_sent
 from fl.server import Outcome
-from fl.spaces import LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.losses import losses_of
 from fl.training.personal import last_model
@@ -73,8 +72,7 @@ def factor_names(model: nn.Module) -> dict[str, int]:
 def send_factors(inputs: TaskInput) -> TaskOutput:
     """The factors of the model that the client has just trained, over its samples and labels: of
     each the upper triangle, as float32."""
-    config = inputs.client.training
-    assert isinstance(config, ClassifierConfig)
+    config = inputs.record(ClassifierConfig)
     model = last_model(inputs, config)
     assert model is not None, "factors are sent by clients that remember their model"
     found = factors(model, inputs, config.batch_size)
@@ -160,7 +158,7 @@ def check_factors(damping: float, update: Update, run_spec: RunSpec) -> None:
     symmetric by their form, and positive definite once they are damped."""
     config = update.client.training
     assert isinstance(config, ClassifierConfig)
-    model, sender = starting_classifier(config, run_spec), f"client {update.client.id}"
+    model, sender = starting_classifier(config, run_spec), update.sender
     expected = factor_names(model)
     if update.tensors.keys() != expected.keys():
         raise ValueError(f"{sender} sent other factors than its model has")

@@ -15,14 +15,13 @@ from fl.clients import trained
 from fl.data.datasets import AuxiliaryConfig
 from fl.data.shard import Shard
 from fl.federation import Batch, RunSpec, TaskInput, TaskOutput, Training, Update
+from fl.methods.method import Choice
 from fl.methods.personal import AnyModelsConfig, Personal, personal_method
 from fl.receiving import sent
-from fl.spaces import Choice
 from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
-from fl.training.epochs import epochs_of
 from fl.training.losses import divergences, logits_of
 from fl.training.personal import PersonalTraining, own_model, personal_model
-from fl.training.recipe import Recipe
+from fl.training.recipe import Recipe, epochs_of
 from fl.training.task import task_of
 
 
@@ -91,16 +90,14 @@ def run(frame: Personal, config: FedMDConfig, *, auxiliary: Tensor) -> None:
 
 def send_public_logits(inputs: TaskInput) -> TaskOutput:
     """The logits of the client's own model on the public images, (A, classes)."""
-    config, public = inputs.client.training, inputs.broadcast["public"]
-    assert isinstance(config, LocalFedMD)
+    config, public = inputs.record(LocalFedMD), inputs.broadcast["public"]
     return TaskOutput(tensors={"logits": logits_of(own_model(inputs), public, config.batch_size)})
 
 
 @task_of
 def train_on_public(inputs: TaskInput) -> Recipe:
     """Trains the client's own model on the consensus: KL(consensus || own) of each public image."""
-    config = inputs.client.training
-    assert isinstance(config, LocalFedMD)
+    config = inputs.record(LocalFedMD)
     images = inputs.broadcast["public"]
     unlabelled = torch.zeros(len(images), dtype=torch.int64)
     public = replace(inputs, shard=Shard(images, unlabelled, inputs.shard.num_classes))

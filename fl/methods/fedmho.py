@@ -21,17 +21,12 @@ from fl.errors import UserError, unknown
 from fl.exchange import num_bytes
 from fl.federation import RunSpec, Update
 from fl.fusion.aggregation import AggregationConfig
-from fl.fusion.distillation import (
-    FusionLoss,
-    LearnedFusionLoss,
-    TeacherWeights,
-    Weighing,
-)
+from fl.fusion.distillation import FusionLoss, LearnedFusionLoss, TeacherWeights, Weighing
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
 from fl.fusion.synthesis import label_share, label_share_of, squared_counts, truncate_to_bytes
 from fl.json_files import JsonObject
-from fl.methods.method import Assignment, Method
+from fl.methods.method import Assignment, Choice, Distribution, LogUniform, Method, Spaces, Uniform
 from fl.methods.prototypes import LOCAL, dealt, refuse_without
 from fl.methods.uploads import (
     combine_classifiers,
@@ -44,7 +39,6 @@ from fl.metrics.samples import describe_teacher
 from fl.models import CLASSIFIERS, Decoder
 from fl.seeding import torch_generator
 from fl.server import Outcome, Samples
-from fl.spaces import Choice, Distribution, LogUniform, Spaces, Uniform
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 from kernels import nearest_to_centroid

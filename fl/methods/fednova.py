@@ -16,8 +16,8 @@ from fl.errors import UserError
 from fl.federation import Update
 from fl.methods.averaging import Averaging, averaging_method
 from fl.methods.prototypes import ParticipationConfig, PrototypesConfig
+from fl.models.registry import smallest_batch
 from fl.training.classifier import ClassifierConfig
-from fl.training.epochs import smallest_batch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fl.bounds import Positive, Within
 from fl.methods.averaging import Averaging, AveragingConfig, averaging_method
-from fl.spaces import LogUniform
+from fl.methods.method import LogUniform
 
 Decay = Annotated[float, Within(0, 1, "[)")]
 

@@ -17,16 +17,14 @@ from fl.clients import Clients
 from fl.errors import UserError
 from fl.federation import Batch, RunSpec, TaskInput
 from fl.fusion.server import Server
-from fl.methods.method import Method
+from fl.methods.method import Choice, LogUniform, Method, Spaces
 from fl.methods.prototypes import LOCAL, PrototypesConfig, assign, prototypes
 from fl.methods.uploads import load_classifier, untrained_classifier
+from fl.models.common import AnyBatchNorm
 from fl.models.ensemble import Ensemble, OpenVote
-from fl.models.shapes import AnyBatchNorm
 from fl.server import Outcome
-from fl.spaces import Choice, LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
-from fl.training.epochs import epochs_of
-from fl.training.recipe import Recipe
+from fl.training.recipe import Recipe, epochs_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from fl.client_map import Recipient
 from fl.errors import UserError
 from fl.exchange import Tensors
 from fl.federation import Client, RunSpec, TaskInput
-from fl.methods.method import Assignment
+from fl.methods.method import Assignment, Choice, Distribution
 from fl.methods.personal import (
     Dropping,
     Personal,
@@ -36,11 +36,9 @@ from fl.methods.prototypes import assign_all
 from fl.methods.uploads import combine, untrained_classifier
 from fl.models.layered import Layers
 from fl.server import Evaluation
-from fl.spaces import Choice, Distribution
 from fl.training.classifier import ClassifierConfig, classifier_recipe, plain
-from fl.training.epochs import epochs_of
 from fl.training.personal import PersonalTraining, own_model, personal_model
-from fl.training.recipe import Recipe
+from fl.training.recipe import Recipe, epochs_of
 
 DROPPING: dict[str, Distribution] = {"dropping.rate": Choice((1, 2, 3, 5, 7))}
 """A sweep's space of layer dropping."""

@@ -17,13 +17,12 @@ from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.server import Server
 from fl.methods.hfldd import check_clusters, random_clusters, refuse_lost
-from fl.methods.method import Assignment, Method
+from fl.methods.method import Assignment, Method, Spaces
 from fl.methods.prototypes import LOCAL, assign_all
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.rounds import Rounds
 from fl.seeding import in_round, numpy_generator
 from fl.server import Outcome
-from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig
 
 

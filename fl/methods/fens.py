@@ -23,7 +23,7 @@ from fl.fusion.aggregation import average_into
 from fl.fusion.server import Server
 from fl.methods import fedopt
 from fl.methods.fedopt import FedAdamConfig
-from fl.methods.method import Assignment, Method
+from fl.methods.method import Assignment, Choice, Distribution, LogUniform, Method, Spaces
 from fl.methods.prototypes import LOCAL, PrototypesConfig
 from fl.methods.prototypes import assign as assign_prototypes
 from fl.methods.uploads import untrained_classifier
@@ -32,7 +32,6 @@ from fl.plausible import check_reach
 from fl.rounds import Rounds
 from fl.seeding import seeded
 from fl.server import Outcome
-from fl.spaces import Choice, Distribution, LogUniform, Spaces
 from fl.training.classifier import ClassifierConfig, held_out_rows, plain, starting_classifier
 from fl.training.losses import logits_of
 
@@ -87,7 +86,7 @@ def ask_members(inputs: TaskInput) -> TaskOutput:
     """What the client remembers: the ``logits`` of all members that it was sent, ``member.K.*``, of
     its held out samples, or of all if it holds out none, (n, members, classes), 0 of a member that
     is missing; and the samples' ``labels``."""
-    config, shard = _config(inputs), inputs.shard
+    config, shard = inputs.record(LocalFENS), inputs.shard
     if config.validation:
         shard = shard.take(held_out_rows(replace(inputs, round=1), config)[0])
     images = shard.images
@@ -102,7 +101,7 @@ def ask_members(inputs: TaskInput) -> TaskOutput:
 
 def train_aggregator(inputs: TaskInput) -> TaskOutput:
     """Steps of SGD from the aggregator that the server sent, by CE of the remembered logits."""
-    config = _config(inputs)
+    config = inputs.record(LocalFENS)
     how, aggregator = config.aggregator, config.new_aggregator(inputs.run_spec)
     load_prefixed(aggregator, inputs.broadcast, "aggregator", sender="the server")
     logits, labels = inputs.remembered["logits"], inputs.remembered["labels"]
@@ -119,14 +118,8 @@ def train_aggregator(inputs: TaskInput) -> TaskOutput:
 
 def check_aggregator(expected: dict[str, Tensor], update: Update, run_spec: RunSpec) -> None:
     """Raises `ValueError` for what cannot have been made of the aggregator that was sent."""
-    check_forms(expected, update.tensors, "aggregator", f"client {update.client.id}")
+    check_forms(expected, update.tensors, "aggregator", update.sender)
     check_reach(update, "aggregator", dict.fromkeys(expected, 0.0))
-
-
-def _config(inputs: TaskInput) -> LocalFENS:
-    config = inputs.client.training
-    assert isinstance(config, LocalFENS)
-    return config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +171,7 @@ def gather(model: Ensemble, aggregator: Aggregator, updates: Sequence[Update]) -
     """Makes the ensemble of what came; who sent nothing has no weight."""
     aggregator.weights.zero_()
     for update in updates:
-        k, sender = update.client.id, f"client {update.client.id}"
+        k, sender = update.client.id, update.sender
         load_prefixed(model.members[k], update.tensors, "classifier", sender)
         aggregator.weights[k] = 1 / len(updates)
 

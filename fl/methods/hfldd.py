@@ -25,14 +25,13 @@ from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.server import Server
 from fl.json_files import JsonObject
-from fl.methods.method import Assignment, Method
+from fl.methods.method import Assignment, Method, Spaces
 from fl.methods.prototypes import LOCAL, assign_all
 from fl.methods.uploads import combine_classifiers, untrained_classifier
 from fl.receiving import check_probabilities, sent
 from fl.rounds import Rounds
 from fl.seeding import numpy_generator, seed_for
 from fl.server import Outcome
-from fl.spaces import Spaces
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.losses import logits_of
 from fl.training.personal import own_model
@@ -297,8 +296,7 @@ def keep_data(inputs: TaskInput) -> TaskOutput:
 @task_of
 def train_head(inputs: TaskInput) -> Recipe:
     """Eq. 5: a head's training from the model that was sent, on D_h."""
-    config = inputs.client.training
-    assert isinstance(config, ClassifierConfig)
+    config = inputs.record(ClassifierConfig)
     together = replace(inputs, shard=joined(inputs.shard, inputs.remembered))
     return classifier_recipe(together, config, received_classifier(inputs, config))
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from fl.bounds import NotNegative, Positive
 from fl.federation import Batch, RunSpec, TaskInput
 from fl.methods.averaging import AveragingConfig, averaging_method
+from fl.methods.method import LogUniform
 from fl.models import copied
-from fl.spaces import LogUniform
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.features import check_head, features_and_logits, features_of
 from fl.training.personal import AfterFedAvg, last_model

@@ -20,15 +20,14 @@ from fl.fusion.aggregation import average_states
 from fl.fusion.server import Server
 from fl.inputs import Inputs
 from fl.methods.averaging import Averaging, on_frame
-from fl.methods.method import Method
+from fl.methods.method import Choice, Distribution, LogUniform, Method, Spaces
 from fl.methods.prototypes import ParticipationConfig, assign_all, participants
 from fl.models import CLASSIFIERS
+from fl.models.common import load_whole
 from fl.models.layered import Layers
-from fl.models.state import load_whole
 from fl.receiving import sent
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome
-from fl.spaces import Choice, Distribution, LogUniform, Spaces
 from fl.training.classifier import starting_classifier
 from fl.training.personal import PersonalTraining, own_model
 
@@ -143,7 +142,7 @@ def checked_labels(update: Update, num_classes: int) -> Tensor:
     """
     labels = sent(update, "labels", (update.client.num_samples,), torch.int64)
     if int(labels.min()) < 0 or int(labels.max()) >= num_classes:
-        raise ValueError(f"client {update.client.id} sent labels outside 0 to {num_classes - 1}")
+        raise ValueError(f"{update.sender} sent labels outside 0 to {num_classes - 1}")
     return labels
 
 

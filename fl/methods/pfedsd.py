@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from fl.bounds import NotNegative, Positive
 from fl.federation import Batch, TaskInput
+from fl.methods.method import LogUniform
 from fl.methods.personal import Personal, PersonalConfig, personal_method
-from fl.spaces import LogUniform
 from fl.training.classifier import classifier_recipe, received_classifier
 from fl.training.losses import divergences, logits_of
 from fl.training.personal import PersonalTraining, last_model

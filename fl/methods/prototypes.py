@@ -17,7 +17,7 @@ from fl.errors import ClientFailed, UserError
 from fl.federation import Client, RunSpec, Training, Update
 from fl.fusion.aggregation import AggregationConfig
 from fl.fusion.server import Server
-from fl.methods.method import Assignment
+from fl.methods.method import Assignment, Choice, Distribution, LogUniform
 from fl.methods.uploads import (
     MEAN,
     combine,
@@ -28,7 +28,6 @@ from fl.methods.uploads import (
 from fl.models import CLASSIFIERS
 from fl.models.ensemble import Ensemble
 from fl.seeding import in_round, numpy_generator
-from fl.spaces import Choice, Distribution, LogUniform
 from fl.training.classifier import ClassifierConfig
 
 Architectural = TypeVar("Architectural", bound=ClassifierConfig)

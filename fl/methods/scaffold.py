@@ -20,9 +20,9 @@ from fl.exchange import Tensors
 from fl.federation import TaskInput
 from fl.methods.averaging import Averaging, averaging_method
 from fl.methods.prototypes import ParticipationConfig, PrototypesConfig
-from fl.models.state import parameters_sent
+from fl.models.common import parameters_sent
+from fl.models.registry import smallest_batch
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
-from fl.training.epochs import smallest_batch
 from fl.training.optimizers import Corrected
 from fl.training.personal import beside
 from fl.training.recipe import Recipe

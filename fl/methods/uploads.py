@@ -14,7 +14,7 @@ from fl.federation import TaskInput, TaskOutput, Training, Update
 from fl.fusion.aggregation import AggregationConfig, aggregate_states, average_into
 from fl.fusion.server import Server
 from fl.models import Decoder
-from fl.models.state import load_sent, load_whole, state_sent
+from fl.models.common import load_sent, load_whole, state_sent
 from fl.plausible import check_model
 from fl.receiving import check_label_counts
 from fl.training.classifier import ClassifierConfig, starting_classifier
@@ -33,7 +33,7 @@ def load_classifier(update: Update, server: Server) -> nn.Module:
         ValueError: the upload is not what this architecture's weights look like.
     """
     model = untrained_classifier(update.client.training, server)
-    load_prefixed(model, update.tensors, "classifier", sender=_sender(update))
+    load_prefixed(model, update.tensors, "classifier", sender=update.sender)
     return model.eval()
 
 
@@ -72,7 +72,7 @@ def classifier_tensors(update: Update, expected: Tensors) -> Mapping[str, Tensor
     Raises:
         ValueError: the upload has other names, shapes or types.
     """
-    check_forms(expected, update.tensors, "classifier", sender=_sender(update))
+    check_forms(expected, update.tensors, "classifier", sender=update.sender)
 
     def read(name: str) -> Tensor:
         return update.tensors[f"classifier.{name}"].to(expected[name].device)
@@ -104,7 +104,7 @@ def aggregate_classifiers(
 
 def _classifier_state(update: Update, expected: Tensors) -> Tensors:
     """The client's classifier's weights, checked, on the devices of ``expected``."""
-    found = checked(expected, update.tensors, "classifier", sender=_sender(update))
+    found = checked(expected, update.tensors, "classifier", sender=update.sender)
     return {name: tensor.to(expected[name].device) for name, tensor in found.items()}
 
 
@@ -181,13 +181,13 @@ def load_decoder(update: Update, server: Server) -> Decoder:
     """
     training, run_spec = update.client.training, server.run_spec
     if not isinstance(training, GeneratorConfig):
-        raise TypeError(f"{_sender(update)} trains no generator")
+        raise TypeError(f"{update.sender} trains no generator")
     if training.upload == "cvae":
         whole = starting_generator(training, run_spec)
-        load_prefixed(whole, update.tensors, "cvae", sender=_sender(update))
+        load_prefixed(whole, update.tensors, "cvae", sender=update.sender)
         return whole.decoder
     decoder = starting_decoder(training, run_spec)
-    load_prefixed(decoder, update.tensors, "decoder", sender=_sender(update))
+    load_prefixed(decoder, update.tensors, "decoder", sender=update.sender)
     return decoder
 
 
@@ -217,7 +217,3 @@ def send_label_counts(inputs: TaskInput) -> TaskOutput:
 def ask_label_counts(clients: Clients, only: Iterable[int] | None = None) -> list[Update]:
     """The ``label_counts`` of all clients or some."""
     return clients.map(send_label_counts, only=only, check=check_label_counts)
-
-
-def _sender(update: Update) -> str:
-    return f"client {update.client.id}"

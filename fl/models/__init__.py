@@ -5,7 +5,7 @@
 8490
 """
 
-from fl.models.cvae import CVAE, Decoder, elbo_losses, one_hot, sample
+from fl.models.architectures.cvaes import CVAE, Decoder, elbo_losses, one_hot, sample
 from fl.models.registry import (
     CLASSIFIERS,
     GENERATORS,
@@ -15,9 +15,9 @@ from fl.models.registry import (
     check_classifier,
     check_generator,
     classifier_bytes,
+    copied,
     in_fast_layout,
 )
-from fl.models.torch_internals import copied, shell
 
 __all__ = [
     "CLASSIFIERS",
@@ -35,5 +35,4 @@ __all__ = [
     "in_fast_layout",
     "one_hot",
     "sample",
-    "shell",
 ]

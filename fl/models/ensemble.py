@@ -25,8 +25,7 @@ class Ensemble(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Logits (B, classes) of images (B, C, H, W)."""
         each, combine = self.each(images), self.combine
-        answer: Tensor = weighted_mean(each, self.weights) if combine is None else combine(each)
-        return answer
+        return weighted_mean(each, self.weights) if combine is None else combine(each)
 
     def each(self, images: Tensor) -> Tensor:
         """Every member's logits, (members, B, classes)."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.errors import UserError
-from fl.models.state import state_sent
+from fl.models.common import state_sent
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 

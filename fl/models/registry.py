@@ -5,138 +5,25 @@ FedMHO paper's Table 2 are in docs/methods/models.md.
 """
 
 import copy
-import inspect
-import sys
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
-from fl.errors import UserError, check_name, reason_of, unknown
+from fl.errors import UserError, check_name, unknown
 from fl.inputs import Inputs
 from fl.models import architectures
-from fl.models.cvae import CVAE
-from fl.models.shapes import AnyBatchNorm, Built, ImageShape, ModelInfo
-from fl.models.state import refusal, settle, state_sent, staying
-from fl.seeding import streams_restored
-from fl.sources import code_of
+from fl.models.architectures.cvaes import CVAE
+from fl.models.common import AnyBatchNorm, Built, ImageShape, ModelInfo, settle, state_sent, staying
+from fl.models.own import check_output, described
+from fl.torch_internals import shell
 
-# Whether a model of the user's own gives what a classifier has to give.
-
-
-@lru_cache(maxsize=64)
-def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float) -> None:
-    """Refuses a model that does not map such samples to a logit for each class.
-
-    It is tried once in a process, and draws nothing from torch's global stream: weights drawn after
-    it are the same whether it was tried or not.
-
-    Raises:
-        UserError: with what it gave, or how it failed.
-    """
-    shapes = [(2, *part.shape) for part in inputs.parts or (inputs,)]
-    kind = "images" if inputs.kind == "pixels" else inputs.kind
-    tried = f"{kind} of shape {' and '.join(map(str, shapes))}"
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        try:
-            model = info.made(inputs, num_classes, width).eval()
-            samples = inputs.draw(2, torch.Generator().manual_seed(0))
-            untouched = samples.clone()
-            found = model(samples)
-            in_training = _answer_in_training(model, samples)
-            shared = _shared(model, info.made(inputs, num_classes, width))
-        except UserError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise UserError(
-                f"model {info.name} fails on {tried}: {type(error).__name__}: {reason_of(error)}"
-            ) from None
-    given = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-    at_tokens = (2, *inputs.shape, num_classes) if inputs.kind == "integers" else None
-    if given not in ((2, num_classes), at_tokens):
-        raise UserError(
-            f"model {info.name} gives {given} for {tried}, "
-            f"expected {(2, num_classes)}: a logit for each class"
-        )
-    if not isinstance(in_training, Tensor | None):
-        raise UserError(
-            f"model {info.name} answers with {type(in_training).__name__} in training: switch its "
-            "further outputs off, or give it a method training_loss(samples, targets)"
-        )
-    if not torch.equal(samples, untouched):
-        raise UserError(
-            f"model {info.name} changes its samples in place, which others are given too: leave "
-            "them as they are, as by x = x / 2 in place of x.div_(2)"
-        )
-    if shared:
-        raise UserError(
-            f"model {info.name}: each model must have weights of its own, but two that were made "
-            f"share {shared}: make all layers anew in each call, as with copy.deepcopy"
-        )
-    if refused := refusal(model, in_training):
-        raise UserError(f"model {info.name} cannot be trained: {refused}")
-
-
-SQUASHES = {"SoftmaxBackward0": "softmax", "SigmoidBackward0": "sigmoid"}
-"""By torch's name of its gradient, what makes probabilities of logits."""
-
-
-def squashes(model: nn.Module, inputs: Inputs) -> str | None:
-    """Whether the last thing that the model does is a softmax or a sigmoid, by its name."""
-    with streams_restored(), torch.enable_grad():
-        answer = model.eval()(inputs.zeros(2))
-    return SQUASHES.get(answer.grad_fn.name()) if answer.grad_fn is not None else None
-
-
-@torch.no_grad()
-def unsteady(model: nn.Module, inputs: Inputs) -> str | None:
-    """Why the model's answer to a sample is not always the same in evaluation; None if it is."""
-    samples = inputs.draw(4, torch.Generator().manual_seed(0))
-    with streams_restored():
-        found = model.eval()(samples)
-        if not torch.allclose(model(samples), found):
-            return "draws random numbers"
-        try:
-            alone = model(samples[:2])
-        except (Exception, SystemExit):
-            return "needs more samples than two"
-    same = torch.allclose(alone, found[:2], rtol=1e-3, atol=1e-4)
-    return None if same else "depends on the batch's other samples"
-
-
-def _shared(one: nn.Module, other: nn.Module) -> str | None:
-    """Name of a trained weight or a BatchNorm buffer of both; clients would train it in turns."""
-    held = {place for _, place in _changing(other)}
-    return next((name for name, place in _changing(one) if place in held), None)
-
-
-def _changing(model: nn.Module) -> Iterator[tuple[str, int]]:
-    """By name, where in memory what training changes lies."""
-    for path, layer in model.named_modules():
-        there = [(name, p) for name, p in layer.named_parameters(recurse=False) if p.requires_grad]
-        there += layer.named_buffers(recurse=False) if isinstance(layer, AnyBatchNorm) else []
-        for name, tensor in there:
-            if not is_lazy(tensor) and tensor.numel() and not tensor.is_meta:
-                yield f"{path}.{name}".lstrip("."), tensor.untyped_storage().data_ptr()
-
-
-def _answer_in_training(model: nn.Module, samples: Tensor) -> Any:
-    """What it answers in training; None where its own loss asks it, or where it fails: training
-    will show."""
-    if hasattr(model, "training_loss"):
-        return None
-    try:
-        with torch.enable_grad():
-            return copy.deepcopy(model).train()(samples)
-    except (Exception, SystemExit):
-        return None
+Model = TypeVar("Model", bound=nn.Module)
 
 
 def _collect() -> list[ModelInfo]:
@@ -205,6 +92,36 @@ def holds_own(model: nn.Module) -> bool:
     return any(isinstance(about, Built) and about.model not in OURS for about in built)
 
 
+def copied(model: Model) -> Model:
+    """A copy with weights and buffers of its own.
+
+    Like `copy.deepcopy`, but faster for Onefold's models, which share no layers and no weights:
+    thousands of small clients start from copies of one model.
+    """
+    if holds_own(model):
+        return copy.deepcopy(model, _without_graph(model))
+    twins: dict[str, Any] = {}
+    for path, layer in model.named_modules(remove_duplicate=False):
+        twins[path] = twin = shell(layer)
+        for name, parameter in layer.named_parameters(recurse=False, remove_duplicate=False):
+            own = nn.Parameter(parameter.detach().clone(), requires_grad=parameter.requires_grad)
+            setattr(twin, name, own)
+        for name, buffer in layer.named_buffers(recurse=False, remove_duplicate=False):
+            setattr(twin, name, buffer.clone())
+        above, _, name = path.rpartition(".")
+        if path:
+            setattr(twins[above], name, twin)
+    return twins[""]
+
+
+def _without_graph(model: nn.Module) -> dict[int, Any]:
+    """Copies, for `copy.deepcopy`, of tensors that a forward pass left with a graph, which it
+    refuses."""
+    attributes = (value for layer in model.modules() for value in vars(layer).values())
+    tensors = (t for t in attributes if isinstance(t, Tensor) and not t.is_leaf)
+    return {id(tensor): tensor.detach().clone() for tensor in tensors}
+
+
 def build_shell(
     name: str, samples: Inputs | ImageShape, num_classes: int, *, width: float = 1.0
 ) -> nn.Module:
@@ -219,7 +136,7 @@ def build_shell(
 def classifier_bytes(
     name: str, samples: Inputs | ImageShape, num_classes: int, *, width: float = 1.0
 ) -> int:
-    """Bytes of what is sent of such a classifier: see :func:`fl.models.state.state_sent`."""
+    """Bytes of what is sent of such a classifier: see :func:`fl.models.common.state_sent`."""
     model = build_shell(name, samples, num_classes, width=width)
     return sum(t.numel() * t.element_size() for t in state_sent(model).values())
 
@@ -268,31 +185,43 @@ def _found(kind: str, known: Mapping[str, ModelInfo], name: str, inputs: Inputs)
     return info
 
 
-# Models of the user's own.
+# How few samples a batch may have. In training BatchNorm needs two values per channel. A
+# convolutional one has a value for each pixel of its map; one behind a linear layer, or on a map of
+# a single pixel as ResNet-18 has on images of 8 x 8, has one for each sample.
 
-KNOWN = ("shape", "image_shape", "num_classes", "width")
-"""What a factory may ask for, by the names of its parameters."""
+
+def smallest_batch(model: nn.Module) -> int:
+    """Samples that a batch needs so that the model, or each one of an ensemble, can be trained."""
+    built = [vars(part).get("built_as") for part in model.modules()]
+    return max((_smallest(MODELS[b.model], b) for b in built if isinstance(b, Built)), default=1)
 
 
-@dataclass(frozen=True)
-class Factory:
-    """Calls the user's class or function with those of ``KNOWN`` that it names."""
+def smallest_batch_of(name: str, inputs: Inputs, num_classes: int, width: float) -> int:
+    """The same of a classifier by name, which is built for it once in a process."""
+    return _smallest(MODELS[name], Built(name, inputs, num_classes, width))
 
-    make: Callable[..., nn.Module]
-    asked: tuple[str, ...]
-    loss: Callable[[Tensor, Tensor], Tensor] | None = None
 
-    def __call__(self, shape: tuple[int, ...], num_classes: int, width: float) -> nn.Module:
-        """Raises `UserError` where what it makes is no module."""
-        given = {"shape": shape, "image_shape": shape, "num_classes": num_classes, "width": width}
-        model = self.make(**{name: given[name] for name in self.asked})
-        if not isinstance(model, nn.Module):
-            raise UserError(
-                f"expected a torch.nn.Module of {self.make}, got {type(model).__name__}"
-            )
-        if self.loss is not None:
-            vars(model)["own_loss"] = self.loss  # nn.Module would take a module for a layer
-        return model
+@lru_cache(maxsize=64)
+@torch.no_grad()
+def _smallest(info: ModelInfo, built: Built) -> int:
+    """2 if a batch of one sample fails for want of values, else 1.
+
+    A model of the user's is built as it is, others without values for their weights. (A pass on the
+    device "meta" would need no memory either, but torch imports its compiler for it: 2.6 seconds.)
+    """
+    with torch.random.fork_rng(devices=[]):
+        with torch.device("cpu" if info.source else "meta"):
+            model = info.made(built.inputs, built.num_classes, built.width).train()
+        if not info.source:
+            if not any(isinstance(m, AnyBatchNorm) for m in model.modules()):
+                return 1
+            model = model.to_empty(device="cpu")
+        try:
+            for count in (2, 1):  # lazy layers take their form from the first
+                model(built.inputs.zeros(count))
+        except (Exception, SystemExit) as error:  # training will report all else
+            return 2 if "more than 1 value per channel" in str(error) else 1
+    return 1
 
 
 def register_model(
@@ -315,50 +244,4 @@ def register_model(
     Raises:
         UserError: it cannot be called so, or the name is taken.
     """
-    if isinstance(make, nn.Module):
-        kind = type(make).__name__
-        raise UserError(
-            f"model {name}: expected the class or a function, got a {kind} that is made"
-        )
-    if not callable(make):
-        raise UserError(
-            f"model {name}: expected a torch.nn.Module class or a function that makes one, "
-            f"got {type(make).__name__}"
-        )
-    if loss is not None and not callable(loss):
-        raise UserError(f"model {name}: loss: expected a function, got {type(loss).__name__}")
-    if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
-        raise UserError(
-            f"model {name}: loss: a {type(loss).__name__} with parameters, which nobody would "
-            "train: make it a part of the model, with a method training_loss"
-        )
-    factory, source = Factory(make, _asked(name, make), loss), code_of((make, loss)).digest
-    code = f"{sys.version_info[:2]} {code_of(make).digest}"  # of bytecode
-    register(
-        ModelInfo(
-            *(name, "classifier", factory, lambda shape: True),
-            needs="no more",
-            source=source,
-            images=False,
-            code=code,
-        )
-    )
-
-
-def _asked(name: str, make: Callable[..., Any]) -> tuple[str, ...]:
-    """Which of ``KNOWN`` are parameters; a parameter without a default must be one of them."""
-    try:
-        parameters = inspect.signature(make).parameters
-    except (TypeError, ValueError):
-        return ()
-    for parameter in parameters.values():
-        optional = parameter.default is not parameter.empty or parameter.kind in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        )
-        if parameter.name not in KNOWN and not optional:
-            raise UserError(
-                f"model {name} needs {parameter.name}; it can be given {', '.join(KNOWN)}: "
-                "give what else it needs a default"
-            )
-    return tuple(known for known in KNOWN if known in parameters)
+    register(described(name, make, loss))

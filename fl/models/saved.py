@@ -1,6 +1,5 @@
 """Models as files: weights as safetensors, and beside them what the module is built of."""
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -8,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -16,10 +14,9 @@ from torch import Tensor, nn
 from fl.errors import UserError, reason_of
 from fl.inputs import Inputs
 from fl.json_files import JsonObject
+from fl.models.common import Built, digest_of, load_whole, without_sharing
 from fl.models.ensemble import COMBINERS, Ensemble
 from fl.models.registry import MODELS, OURS, build_classifier
-from fl.models.shapes import Built
-from fl.models.state import load_whole, without_sharing
 from fl.whole_files import no_pipe, replacing
 
 KEY = "onefold"
@@ -80,11 +77,7 @@ def own_models(path: Path) -> dict[str, str | None]:
 
 def _checksum(about: JsonObject, state: Mapping[str, Tensor]) -> str:
     """Of the description, and the weights' names, types, shapes and values."""
-    sha = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-    for name, tensor in sorted(state.items()):
-        sha.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        sha.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
-    return sha.hexdigest()
+    return digest_of(dict(sorted(state.items())), json.dumps(about, sort_keys=True))
 
 
 def describe(model: nn.Module) -> dict[str, Any] | None:

@@ -15,8 +15,8 @@ from fl.data.shard import Shard
 from fl.exchange import load_prefixed
 from fl.federation import RunSpec, Training
 from fl.json_files import JsonObject
-from fl.models.cvae import sample
-from fl.models.state import state_sent
+from fl.models.architectures.cvaes import sample
+from fl.models.common import state_sent
 from fl.seeding import numpy_generator, torch_generator
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig, starting_generator
@@ -142,8 +142,7 @@ def balanced(members: np.ndarray, others: np.ndarray, seed: int) -> tuple[np.nda
 
 
 def attack(
-    own: tuple[np.ndarray, np.ndarray],
-    references: Sequence[tuple[np.ndarray, np.ndarray]],
+    own: tuple[np.ndarray, np.ndarray], references: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> dict[str, JsonObject]:
     """Both attacks' curves; the likelihood ratio only where there are references.
 

@@ -14,12 +14,21 @@ import torch
 from torch import Tensor, nn
 
 from fl.federation import Batch, TaskInput, TaskOutput
+from fl.models.common import AnyDropout
 from fl.models.registry import MODELS
-from fl.models.shapes import AnyDropout
 from fl.seeding import in_round
-from fl.training.epochs import Epochs, Planned
 from fl.training.masks import key_of_all, sample_dropout
-from fl.training.recipe import MeanLoss, Recipe, Step, minimise, one_by_one, optimizer_of, own_steps
+from fl.training.recipe import (
+    Epochs,
+    MeanLoss,
+    Planned,
+    Recipe,
+    Step,
+    minimise,
+    one_by_one,
+    optimizer_of,
+    own_steps,
+)
 from fl.training.reduced import reduced
 from kernels.backends import fuses
 from kernels.dropout import mix

@@ -21,15 +21,13 @@ from fl.models import (
     copied,
     in_fast_layout,
 )
-from fl.models.registry import MODELS
-from fl.models.shapes import AnyBatchNorm, ModelInfo
-from fl.models.state import load_sent, state_sent
+from fl.models.common import AnyBatchNorm, ModelInfo, load_sent, state_sent
+from fl.models.registry import MODELS, smallest_batch, smallest_batch_of
 from fl.plausible import Trial, check_reach, extent, extents, trial_inputs
 from fl.seeding import seeded
-from fl.training.epochs import epochs_of, smallest_batch, smallest_batch_of
 from fl.training.losses import Losses, losses_of
 from fl.training.optimizers import SGD, Adam, Paced, Proximal, Schedule
-from fl.training.recipe import HeldOut, Recipe, parts_of
+from fl.training.recipe import HeldOut, Recipe, epochs_of, parts_of
 from fl.training.task import RecipeTraining
 
 
@@ -177,8 +175,7 @@ class ClassifierConfig(RecipeTraining, Settings):
         """Raises `ValueError` unless it holds this classifier's weights, which training can have
         made and which answer finitely; what stays with the client answers nobody."""
         trial, start = _trial(MODELS[self.model], self.width, self.answered(run_spec))
-        sender = f"client {update.client.id}"
-        check_forms(trial.expected, update.tensors, "classifier", sender)
+        check_forms(trial.expected, update.tensors, "classifier", update.sender)
         check_reach(update, "classifier", start, self.reach(update.client.num_samples))
         if not update.private:
             trial.check(update, "classifier", trial_inputs(run_spec.inputs))

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.federation import Batch, TaskOutput
-from fl.models.architectures.cvaes import DenseEncoder
-from fl.models.cvae import CVAE, LOGVAR_BOUND
+from fl.models.architectures.cvaes import CVAE, LOGVAR_BOUND, DenseEncoder
 from fl.training.recipe import Formula, MeanLoss, Recipe, Reduction, Step, batches, minimise
 from kernels import cvae
 

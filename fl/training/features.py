@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.federation import RunSpec
+from fl.models.common import Built, ModelInfo
 from fl.models.registry import MODELS, build_classifier
-from fl.models.shapes import Built, ModelInfo
 from fl.training.stacked import PerClient
 
 

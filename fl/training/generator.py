@@ -25,9 +25,8 @@ from fl.plausible import Trial, check_reach, extents, trial_codes, trial_inputs
 from fl.receiving import check_label_counts
 from fl.seeding import seeded
 from fl.training.dense_cvae import gradient_of
-from fl.training.epochs import epochs_of
 from fl.training.optimizers import Adam
-from fl.training.recipe import Recipe
+from fl.training.recipe import Recipe, epochs_of
 from fl.training.task import RecipeTraining
 
 
@@ -94,8 +93,7 @@ class GeneratorConfig(RecipeTraining, Settings):
         made and which draw finite images, and the client's label counts."""
         check_label_counts(update, run_spec)
         trial, start = _trial(self, run_spec)
-        sender = f"client {update.client.id}"
-        check_forms(trial.expected, update.tensors, self.upload, sender)
+        check_forms(trial.expected, update.tensors, self.upload, update.sender)
         reach = Adam(self.lr).reach(self.steps(update.client.num_samples))
         check_reach(update, self.upload, start, reach)
         images, codes = trial_inputs(run_spec.inputs), trial_codes(self.latent)

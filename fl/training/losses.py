@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fl.errors import UserError, reason_of
 from fl.federation import Batch, RunSpec
 from fl.models import copied
-from fl.models.shapes import forwards_replaced
+from fl.models.common import forwards_replaced
 from fl.seeding import seeded
 
 Losses = Callable[[nn.Module, Batch], Tensor]

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.errors import UserError
-from fl.models.shapes import AnyDropout, forwards_replaced
+from fl.models.common import AnyDropout, forwards_replaced
 from fl.seeding import seed_for
 from kernels.backends import fuses
 from kernels.dropout import MASK, drop, mix, numbers_of

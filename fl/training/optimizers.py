@@ -14,12 +14,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from fl.training.torch_internals import (
-    adam_step,
-    add,
-    add_differences,
-    sgd_step,
-)
+from fl.torch_internals import adam_step, add, add_differences, sgd_step
 
 State = dict[str, list[Tensor]]
 ByClient = Sequence[Sequence[Tensor]]
@@ -144,9 +139,7 @@ class Proximal:
     mu: float
 
     def for_cohort(
-        self,
-        parameters: ByClient,
-        anchors: Sequence[Sequence[Tensor] | None] | None = None,
+        self, parameters: ByClient, anchors: Sequence[Sequence[Tensor] | None] | None = None
     ) -> CohortOptimizer:
         """The optimiser of a cohort: one list of parameters per client, and one of their anchors;
         None for parameters that are held near where they start."""

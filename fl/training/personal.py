@@ -95,8 +95,7 @@ def last_model(inputs: TaskInput, config: Architecture) -> nn.Module | None:
 
 def own_model(inputs: TaskInput) -> nn.Module:
     """The model by which a client is scored: see :func:`personal_model`."""
-    config = inputs.client.training
-    assert isinstance(config, ClassifierConfig)
+    config = inputs.record(ClassifierConfig)
     return personal_model(inputs, config)
 
 

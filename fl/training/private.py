@@ -23,12 +23,11 @@ from torch.func import functional_call, grad, vmap
 from fl.bounds import Positive, Settings, Within
 from fl.errors import UserError
 from fl.federation import Batch, RunSpec, Task, TaskInput, TaskOutput, Training
-from fl.models.shapes import AnyBatchNorm
+from fl.models.common import AnyBatchNorm
 from fl.seeding import in_round, seeded
 from fl.training.classifier import ClassifierConfig, starting_classifier
-from fl.training.epochs import EpochTraining
 from fl.training.generator import GeneratorConfig, starting_generator
-from fl.training.recipe import LossesOf, Recipe, optimizer_of, parts_of
+from fl.training.recipe import EpochTraining, LossesOf, Recipe, optimizer_of, parts_of
 
 # The settings of differential privacy, and the noise that a budget needs, by Opacus' accountant.
 #
@@ -230,7 +229,7 @@ def poisson_batches(
 ) -> Iterator[Batch]:
     """Batches in which each sample is with probability batch / n by itself; some may be empty.
 
-    Columns as of :func:`fl.training.epochs.epochs_of`.
+    Columns as of :func:`fl.training.recipe.epochs_of`.
     """
     shard, size = inputs.shard, len(inputs.shard)
     if isinstance(config, GeneratorConfig):  # a decoder is to make samples as they are

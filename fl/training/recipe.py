@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import length_hint
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
+from fl.events import report
 from fl.exchange import Tensors
-from fl.federation import Batch, TaskInput, TaskOutput
-from fl.models.state import load_whole
+from fl.federation import Batch, TaskInput, TaskOutput, Training
+from fl.models.common import load_whole
+from fl.models.registry import smallest_batch
 from fl.seeding import in_round, seeded, streams_restored
 from fl.training.optimizers import (
     AnyOptimizer,
@@ -22,7 +24,6 @@ from fl.training.optimizers import (
     Proximal,
     innermost,
 )
-from fl.training.progress import report
 from fl.training.reduced import reduced
 
 # The one training loop of all clients and of the server.
@@ -68,42 +69,143 @@ def minimise(
         optimizer.step(clients)
 
 
-# The losses of a training that is counted in steps, as a curve of few points.
-
-POINTS = 50
-"""Most points of a curve: it goes into the note of each upload and into the run's events."""
-
-
-class StepLosses:
-    """A client's loss in each step, which stays on its device until the training is over."""
-
-    def __init__(self) -> None:
-        self._losses: list[Tensor] = []
-
-    def add(self, loss: Tensor) -> None:
-        """Adds a step's loss, a scalar."""
-        self._losses.append(loss.detach())
-
-    @property
-    def last(self) -> float:
-        """The last step's."""
-        return float(self._losses[-1])
-
-    @property
-    def curve(self) -> list[float]:
-        """Means over equal parts of the steps, to five digits; a point for each step if there are
-        at most :data:`POINTS`. None at all if a loss was not finite."""
-        if not self._losses:
-            return []
-        losses = torch.stack(self._losses).double()
-        if not losses.isfinite().all():
-            return []
-        parts = losses.tensor_split(min(POINTS, len(losses)))
-        return [float(f"{mean:.5g}") for mean in torch.stack([p.mean() for p in parts]).tolist()]
-
+# The batches of an epoch. No batch is smaller than the model can be trained on: a last one of one
+# sample is joined to the batch before.
 
 Epoch = Iterator[Batch]
 """The batches of one pass over a client's data."""
+
+
+class EpochTraining(Training):
+    """The methods of trainings with these settings."""
+
+    epochs: int
+    lr: float
+    batch_size: int
+
+    def work(self, num_samples: int) -> int:
+        """Samples passed through the model."""
+        return self.epochs * num_samples
+
+    def steps(self, num_samples: int, least: int = 1) -> int:
+        """Steps of the optimiser, of a client with so many samples, whose batches have ``least``
+        and more: a smaller last one is part of that before it."""
+        whole, rest = divmod(num_samples, self.batch_size)
+        return self.epochs * max(1, whole + (rest >= least))
+
+    def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
+        """The training with one epoch, and the samples of ``steps`` batches."""
+        return replace(self, epochs=1), steps * self.batch_size
+
+
+def epochs_of(
+    inputs: TaskInput,
+    config: EpochTraining,
+    model: nn.Module | None = None,
+    *,
+    latent: int | None = None,
+    columns: Batch | None = None,
+    asked: Callable[[Tensor], Batch] | None = None,
+    order: str = "local/order",
+) -> "Epochs":
+    """Each epoch's batches: the shard's samples in a new order, cut into batches.
+
+    ``order`` names the stream of the orders, for a client that trains several times a round. With
+    the ``model`` that is trained, no batch is smaller than it needs: see :func:`cut`.
+
+    Batches hold ``images`` (B, C, H, W), augmented if the data says so, and ``labels`` (B,); with
+    ``latent`` also ``noise`` (B, latent), from N(0, 1), and of each of the ``columns``, which have
+    a row for each of the shard's samples, those of the batch; and what is ``asked`` of its samples.
+    """
+    device, shard = inputs.device, inputs.shard
+    rows = {"labels": shard.wanted, **(columns or {})}
+    if not shard.varies:
+        rows["images"] = shard.images
+    rows = {name: column.to(device) for name, column in rows.items()}
+    orders, noise = inputs.stream(order), inputs.stream("local/latent")
+    readings = inputs.stream("local/readings")
+    least = smallest_batch(model) if model is not None else 1
+
+    def plan(device: torch.device) -> Iterator[tuple[Tensor, Tensor | None]]:
+        shuffled = torch.randperm(len(rows["labels"]), generator=orders)
+        if device.type == "cuda":  # so that the host goes on: to other clients' steps
+            shuffled = shuffled.pin_memory().to(device, non_blocking=True)
+        for positions in cut(shuffled, config.batch_size, least):
+            drawn = None
+            if latent is not None:
+                drawn = torch.randn(len(positions), latent, generator=noise)
+            yield positions, drawn
+
+    def batches() -> Epoch:
+        for positions, drawn in plan(device):
+            # The same as column[positions], in a quarter of the time.
+            batch = {name: column.index_select(0, positions) for name, column in rows.items()}
+            if shard.varies:
+                batch["images"] = shard.batch(positions.cpu(), readings).to(device)
+            if drawn is not None:
+                batch["noise"] = drawn.to(device)
+            yield {**batch, **asked(batch["images"])} if asked else batch
+
+    planned = None if shard.varies else Planned(rows, config.batch_size, latent or 0, plan)
+    return Epochs(config.epochs, batches, planned)
+
+
+@dataclass
+class Planned:
+    """Batches as rows of columns, which whoever trains takes from them itself."""
+
+    columns: Batch
+    """All of the client's samples, (N, ...) each, on its device."""
+    batch_size: int
+    """Samples of a batch, at most."""
+    latent: int
+    """Length of a sample's ``noise``; 0 where there is none."""
+    epoch: Callable[[torch.device], Iterator[tuple[Tensor, Tensor | None]]]
+    """The next epoch's batches: their rows (B,), on that device, and their noise (B, latent) on the
+    host."""
+
+
+@dataclass
+class Epochs:
+    """An iterator over epochs that knows how many are left."""
+
+    left: int
+    begin: Callable[[], Epoch]
+    planned: Planned | None = None
+    """The same epochs; None where samples are read anew in each."""
+
+    def __iter__(self) -> Iterator[Epoch]:
+        return self
+
+    def __next__(self) -> Epoch:
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        return self.begin()
+
+    def __length_hint__(self) -> int:
+        return self.left
+
+
+def cut(order: Tensor, size: int, least: int = 1) -> Sequence[Tensor]:
+    """The rows (N,) in batches of ``size``; a last one below ``least`` is joined to the one before.
+
+    Raises:
+        ValueError: there are fewer rows than ``least`` in all.
+    """
+    if len(order) < least:
+        raise ValueError(
+            f"has {len(order)} sample, but the model's BatchNorm needs {least} in a batch: leave "
+            "such clients out of the partition, or take a model without it"
+        )
+    batches = list(order.split(size))
+    if len(batches) > 1 and len(batches[-1]) < least:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
+
+
+# A client's training, and the loop that runs it.
+
 Reduction = Literal["mean", "sum"]
 Formula = Callable[[Tensor], Callable[..., Tensor]]
 """Takes a model's weights as one tensor, whose ``grad`` is there: gives what writes a batch's
@@ -234,7 +336,7 @@ class MeanLoss:
     def end_epoch(self) -> bool:
         """Whether the client stops here: so many epochs as it has patience have not lowered the
         loss, or that of the samples held out. The epoch's end is reported
-        (:mod:`fl.training.progress`)."""
+        (:func:`fl.events.report`)."""
         recipe, total, samples = self._recipe, self._sum, self._samples
         self.epochs += 1
         self._ended.append((total, samples))

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.models.architectures.vgg import POOLED, VGG9
+from fl.models.architectures.plain import POOLED, VGG9
 from fl.training.optimizers import Adam, AnyOptimizer, Paced, innermost
 from kernels.backends import fuses
 
@@ -45,11 +45,7 @@ class Reduced:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        optimizer: AnyOptimizer | None,
-        *,
-        when: bool = True,
+        self, model: nn.Module, optimizer: AnyOptimizer | None, *, when: bool = True
     ) -> None:
         settings = None if optimizer is None else innermost(optimizer)
         by_number = isinstance(settings, Adam)
@@ -91,10 +87,7 @@ class Reduced:
 
 @contextmanager
 def reduced(
-    model: nn.Module,
-    optimizer: AnyOptimizer | None = None,
-    *,
-    when: bool = True,
+    model: nn.Module, optimizer: AnyOptimizer | None = None, *, when: bool = True
 ) -> Iterator[Reduced]:
     """Inside the context the model is reduced: see :class:`Reduced`."""
     own = Reduced(model, optimizer, when=when)

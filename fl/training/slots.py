@@ -26,8 +26,7 @@ from fl.federation import Batch, TaskOutput
 from fl.training import captured
 from fl.training.captured import Replayed, is_ours
 from fl.training.dense_cvae import flattened, parameters_of
-from fl.training.epochs import Epochs, Planned
-from fl.training.recipe import LossesOf, MeanLoss, Recipe, optimizer_of, own_steps
+from fl.training.recipe import Epochs, LossesOf, MeanLoss, Planned, Recipe, optimizer_of, own_steps
 from fl.training.stacked import Stepped, difference
 from kernels.cvae import fused
 

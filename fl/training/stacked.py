@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fl.federation import Batch, TaskOutput
-from fl.models import copied, shell
+from fl.models import copied
+from fl.models.common import AnyDropout
 from fl.models.registry import holds_own
-from fl.models.shapes import AnyDropout
 from fl.seeding import streams_restored
+from fl.torch_internals import onednn_product, shell
 from fl.training.recipe import MeanLoss, Recipe, Step, batches, minimise, optimizer_of, own_steps
-from fl.training.torch_internals import onednn_product
 
 # Matrix products of one client's rows on a CPU, by the faster library, independent of alignment.
 #

@@ -8,8 +8,7 @@ from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Training
 from fl.models.registry import MODELS
 from fl.seeding import in_round, seeded
 from fl.training import captured, dense_cvae, slots, stacked
-from fl.training.epochs import EpochTraining
-from fl.training.recipe import Recipe, one_by_one
+from fl.training.recipe import EpochTraining, Recipe, one_by_one
 
 RecipeFunction = Callable[[TaskInput], Recipe]
 CohortTask = Callable[[Sequence[TaskInput]], list[TaskOutput]]

@@ -5,11 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from fl.fusion.feature_generation import GeneratorFitConfig
 from fl.methods.fedavg import FedAvgConfig
-from fl.methods.fedgen import FedGenConfig
+from fl.methods.fedgen import FedGenConfig, GeneratorFitConfig, LocalFedGen
 from fl.training.classifier import ClassifierConfig
-from fl.training.generated import LocalFedGen
 from tests.benchmarks.plain_loops import (
     SOME,
     assert_close,

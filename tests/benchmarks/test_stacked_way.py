@@ -13,7 +13,7 @@ from fl.data.shard import Shard
 from fl.events import Events
 from fl.exchange import Tensors, Upload, unpack
 from fl.federation import Request, RunSpec, TaskInput
-from fl.models.cvae import elbo_losses
+from fl.models.architectures.cvaes import elbo_losses
 from fl.training.generator import GeneratorConfig, starting_generator
 from fl.training.sizes import CohortSizes
 from fl.training.task import train_by_recipe

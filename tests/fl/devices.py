@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.arithmetic import arithmetic
+from fl.process import arithmetic
 from fl.training import captured, slots, stacked
 from tests.fl.toy import CPU
 from tests.pretended_gpu import PretendedGpus, pretended_gpus

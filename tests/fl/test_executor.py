@@ -209,7 +209,7 @@ def test_a_cohort_leaves_what_each_client_would_have_left_alone(size: int) -> No
 
 
 def test_a_cohort_reports_each_clients_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fl.training.progress.PERIOD_S", 0.0)
+    monkeypatch.setattr("fl.events.PERIOD_S", 0.0)
     events: list[Told] = []
     jobs = [light(k, size=3 + k) for k in range(2)]
     list(InProcess(TRAIN, fixed(2)).run(jobs, Events(into(events))))

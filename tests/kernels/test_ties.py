@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.exact import class_thresholds, relative_error, separated, settle
+from kernels.filter import Local
 from kernels.groups import quotas
-from kernels.parts import Local
 from tests.kernels.cases import CLASSES, SEEDS, every_backend, examples, fast_backends, run
 
 pytestmark = pytest.mark.gpu

@@ -9,7 +9,7 @@ import yaml
 from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from fl.errors import UserError
-from fl.spaces import Choice, Space, Uniform
+from fl.methods.method import Choice, Space, Uniform
 from tune.folder import add_seconds, claimed_sweep, named
 from tune.options import SweepOptions, parse_sweep
 

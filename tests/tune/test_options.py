@@ -8,8 +8,8 @@ import pytest
 from cluster.run.command_line import flatten
 from cluster.run.run_dir import nested
 from fl.errors import UserError
+from fl.methods.method import Choice, Integers, LogUniform, Uniform
 from fl.methods.registry import METHODS
-from fl.spaces import Choice, Integers, LogUniform, Uniform
 from tests.tune.sweeps import write
 from tune.folder import claimed_sweep, named
 from tune.options import SweepOptions, check_space, longest_fit, num_trials, parse_sweep, read_space

@@ -16,8 +16,8 @@ from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from fl.errors import UserError
 from fl.json_files import JsonObject
+from fl.methods.method import Uniform
 from fl.report.words import NONE
-from fl.spaces import Uniform
 from tests.tune.made_up import INVENTORY, end, epoch, event, members, trial
 from tune import outcome, tuning
 from tune.options import SweepOptions, parse_sweep

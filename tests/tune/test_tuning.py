@@ -18,7 +18,7 @@ from cluster.run.options import Launch
 from fl.errors import UserError
 from fl.events import ClientEnd, Epoch
 from fl.federation import Request
-from fl.spaces import Choice, Integers, LogUniform, Uniform
+from fl.methods.method import Choice, Integers, LogUniform, Uniform
 from tests.tune.made_up import epoch, event
 from tests.tune.made_up import trial as directory
 from tune import tuning

@@ -1,1 +1,1 @@
-"""One file per architecture, each with its entry in the registry at its end."""
+"""A file for each kind of architecture, with its entries in the registry at its end."""

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from fl.models.shapes import Flattening, ImageShape, ModelInfo, scaled
+from fl.models.common import Flattening, ImageShape, ModelInfo, scaled
 
 # Torchvision is imported late: that takes a second and a half, and few processes need it.
 

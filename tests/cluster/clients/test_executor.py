@@ -14,13 +14,12 @@ from cluster.clients.executor import RayExecutor
 from cluster.hardware.bundles import Bundles
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
-from fl.events import Events
+from fl.events import PERIOD_S, Events, report
 from fl.exchange import unpack
 from fl.executor import InProcess
 from fl.federation import Client, Job, Request, RunSpec, TaskInput, TaskOutput, Training
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
-from fl.training.progress import PERIOD_S, report
 from fl.training.sizes import CohortSizes
 from fl.training.task import train_by_recipe
 from tests.cluster.living import alive

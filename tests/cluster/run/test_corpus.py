@@ -11,7 +11,7 @@ from cluster.launch import main
 from cluster.run.command_line import parse
 from cluster.run.prepare import prepare
 from fl.data.by_path import read_arrays
-from fl.data.image_files import read_image
+from fl.data.files import read_image
 from fl.errors import UserError
 from tests.cluster.run import corpus
 from tests.cluster.run.corpus import IMAGES, LABELS

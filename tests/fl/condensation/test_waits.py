@@ -11,7 +11,7 @@ from fl.condensation.kip import TOGETHER, Distilling, KipTraining, distil
 from fl.condensation.task import AHEAD, Condensing, learn
 from fl.exchange import prefixed
 from fl.federation import TaskInput, TaskOutput
-from fl.training.sending import ALIGNED_BYTES, on_device
+from fl.training.steps import ALIGNED_BYTES, on_device
 from tests.fl.condensation.condensing import CONFIG, global_model, inputs
 from tests.fl.condensation.waits import GPU, Waits
 from tests.fl.devices import Where, assert_same, on_both

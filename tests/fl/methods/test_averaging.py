@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fl.federation import Update
 from fl.methods.averaging import Averaging
-from fl.models.state import parameters_sent
+from fl.models.common import parameters_sent
 from fl.rounds import Rounds
 from tests.fl.methods.averaged import CLIENTS, federation, settings
 

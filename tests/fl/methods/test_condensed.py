@@ -26,7 +26,7 @@ from fl.methods.fedaf import (
     condensed_data,
     mean_over_holders,
 )
-from fl.models.state import state_sent
+from fl.models.common import state_sent
 from fl.rounds import Rounds
 from fl.seeding import seed_for
 from fl.server import Outcome

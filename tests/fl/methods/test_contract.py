@@ -20,7 +20,7 @@ from fl.errors import ClientFailed
 from fl.events import ClientEnd, Epoch, Event, RoundEnd, RoundsResumed
 from fl.exchange import ClientNote, Upload, unpack
 from fl.federation import Memory
-from fl.fusion.trajectory import MatchingConfig
+from fl.methods.dynafed import MatchingConfig
 from fl.methods.personal import Dropping
 from fl.methods.prototypes import ParticipationConfig, participants
 from fl.methods.registry import METHODS

@@ -5,9 +5,8 @@ import torch
 
 from fl.errors import UserError
 from fl.fusion.fit import FitConfig
-from fl.fusion.trajectory import MatchingConfig
 from fl.methods import dynafed
-from fl.methods.dynafed import DynaFedConfig, SoftLabels
+from fl.methods.dynafed import DynaFedConfig, MatchingConfig, SoftLabels
 from fl.training.classifier import ClassifierConfig
 from tests.fl.methods.personal_runs import (
     LOCAL,

@@ -20,10 +20,12 @@ from fl.methods.fedcvae import (
     large_generator,
 )
 from fl.methods.fedmho import FedMHOConfig
+from fl.methods.uploads import untrained_classifier
 from fl.models import Decoder
-from fl.models.cvae import truncate
+from fl.models.architectures.cvaes import truncate
 from fl.seeding import seed_for
 from fl.server import Samples
+from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig, starting_generator
 from tests.fl.methods.naive_fedmho import decoder
 from tests.fl.methods.tiny import WatchedServer, tiny_federation
@@ -80,7 +82,8 @@ def test_ens_trains_a_fresh_classifier_on_what_the_decoders_draw() -> None:
     torch.testing.assert_close(outcome.synthetic["images"], torch.stack(images))
     assert outcome.synthetic["labels"].tolist() == labels
     start, data, result = server.fits["fusion"]
-    fresh = fedcvae.untrained_global(server, ENS)
+    wanted = ClassifierConfig(model=ENS.global_model, width=ENS.global_width)
+    fresh = untrained_classifier(wanted, server)
     assert all(torch.equal(start[n], t) for n, t in fresh.state_dict().items())
     assert outcome.start == server.evaluate(fresh)
     assert result.step_losses[0] == pytest.approx(first_loss(fresh, data, 16), rel=1e-4)

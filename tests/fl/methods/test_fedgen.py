@@ -12,15 +12,20 @@ from fl.errors import UserError
 from fl.events import Event
 from fl.exchange import prefixed
 from fl.federation import RunSpec
-from fl.fusion import feature_generation
-from fl.fusion.feature_generation import GenerationLoss, GeneratorFitConfig, LastLayers
+from fl.methods.fedgen import (
+    NOISE,
+    GenerationLoss,
+    GeneratorFitConfig,
+    LastLayers,
+    LocalFedGen,
+    asked,
+    starting_generator,
+)
 from fl.methods.registry import get_method
 from fl.models import build_classifier
-from fl.models.generators import NOISE, asked
-from fl.models.state import state_sent
+from fl.models.common import state_sent
 from fl.seeding import in_round, seed_for, torch_generator
 from fl.training.classifier import plain, starting_classifier
-from fl.training.generated import LocalFedGen, starting_generator
 from tests.fl.methods.averaged import (
     CLIENTS,
     WITHOUT_NORM,
@@ -91,14 +96,14 @@ def test_a_round_trains_the_generator_on_the_classes_that_are_held(
 ) -> None:
     """Against torch's own Adam over the same batches."""
     seen: list[LastLayers] = []
-    real = feature_generation.GenerationLoss.__call__
+    real = GenerationLoss.__call__
 
     def watched(self: GenerationLoss, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         assert isinstance(model, LastLayers)
         seen.append(model)
         return real(self, model, batch)
 
-    monkeypatch.setattr(feature_generation.GenerationLoss, "__call__", watched)
+    monkeypatch.setattr(GenerationLoss, "__call__", watched)
     own = fedgen(WITHOUT_NORM)
     clients, _ = federation("fedgen", own)
     counts = torch.stack([torch.bincount(samples(k)[1], minlength=10) for k in range(CLIENTS)])

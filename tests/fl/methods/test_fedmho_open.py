@@ -11,9 +11,8 @@ from torch import Tensor
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.federation import Update
-from fl.fusion.open_set import label_trust
 from fl.methods import fedmho_open
-from fl.methods.fedmho_open import FedMHOOpenConfig
+from fl.methods.fedmho_open import FedMHOOpenConfig, label_trust
 from fl.methods.uploads import load_classifier, send_label_counts, untrained_classifier
 from fl.seeding import seed_for
 from fl.server import Outcome

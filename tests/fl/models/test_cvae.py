@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fl.models import GENERATORS, Decoder, build_generator, elbo_losses, one_hot, sample
-from fl.models.cvae import TruncatedDecoder, truncate
+from fl.models.architectures.cvaes import TruncatedDecoder, truncate
 
 GRAY, COLOR = (1, 28, 28), (3, 32, 32)
 FORMS = [

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.models import build_classifier
+from fl.models.common import state_sent
 from fl.models.layered import Layers
-from fl.models.state import state_sent
 from fl.training.stacked import Turns, cohort_model
 
 GRAY, COLOR = (1, 28, 28), (3, 32, 32)

@@ -9,7 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from fl.errors import UserError
+from fl.inputs import Inputs
 from fl.models import CLASSIFIERS, build_classifier, check_classifier
+from fl.models.common import ModelInfo
+from fl.models.own import check_output
 from fl.models.registry import register_model
 from tests.registries import registries_restored
 
@@ -136,3 +139,21 @@ def test_layers_that_no_training_changes_may_be_shared() -> None:
     check_classifier("mine", (3, 2, 2), 5)
     register_model("mine", lambda: copy.deepcopy(nn.Sequential(nn.Flatten(), nn.Linear(12, 5))))
     check_classifier("mine", (3, 2, 2), 5)
+
+
+def info(model: nn.Module) -> ModelInfo:
+    def build(*_: object) -> nn.Module:
+        return copy.deepcopy(model)
+
+    return ModelInfo("mine", "classifier", build, lambda shape: True, "no more", "x")
+
+
+def test_logits_pass_and_anything_else_is_named() -> None:
+    check_output(info(nn.Sequential(nn.Flatten(), nn.Linear(4, 3))), Inputs((1, 2, 2)), 3, 1.0)
+    for model, line in (
+        (nn.Flatten(), r"gives \(2, 4\) for images of shape \(2, 1, 2, 2\), expected \(2, 3\)"),
+        (nn.LSTM(2, 3), "fails on images"),
+        (nn.Sequential(nn.Flatten(), nn.LSTM(4, 3)), "gives tuple for images"),
+    ):
+        with pytest.raises(UserError, match=line):
+            check_output(info(model), Inputs((1, 2, 2)), 3, 1.0)

@@ -1,14 +1,10 @@
 """Building by name: shapes, widths, outputs, and what is refused."""
 
-import copy
-
 import pytest
 import torch
 from table2 import parameters
-from torch import nn
 
 from fl.errors import UserError
-from fl.inputs import Inputs
 from fl.models import (
     CLASSIFIERS,
     GENERATORS,
@@ -16,9 +12,7 @@ from fl.models import (
     build_generator,
     classifier_bytes,
 )
-from fl.models.registry import check_output
-from fl.models.shapes import ModelInfo, paper_form, scaled
-from fl.models.state import state_sent
+from fl.models.common import paper_form, scaled, state_sent
 
 GRAY, COLOR = (1, 28, 28), (3, 32, 32)
 PLAIN = ("vgg9", "cnn")  # the deep ones take seconds to build: see architectures/test_deep.py
@@ -100,21 +94,3 @@ def test_refusals_are_one_line(build, name, shape, message):
         build(name, shape, 10)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def info(model: nn.Module) -> ModelInfo:
-    def build(*_: object) -> nn.Module:
-        return copy.deepcopy(model)
-
-    return ModelInfo("mine", "classifier", build, lambda shape: True, "no more", "x")
-
-
-def test_logits_pass_and_anything_else_is_named() -> None:
-    check_output(info(nn.Sequential(nn.Flatten(), nn.Linear(4, 3))), Inputs((1, 2, 2)), 3, 1.0)
-    for model, line in (
-        (nn.Flatten(), r"gives \(2, 4\) for images of shape \(2, 1, 2, 2\), expected \(2, 3\)"),
-        (nn.LSTM(2, 3), "fails on images"),
-        (nn.Sequential(nn.Flatten(), nn.LSTM(4, 3)), "gives tuple for images"),
-    ):
-        with pytest.raises(UserError, match=line):
-            check_output(info(model), Inputs((1, 2, 2)), 3, 1.0)

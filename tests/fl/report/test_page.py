@@ -18,7 +18,7 @@ from matplotlib import rc_context, rcParams
 from PIL import Image
 
 from fl.command import run_command
-from fl.data.image_files import LONGEST_NAME
+from fl.data.files import LONGEST_NAME
 from fl.errors import UserError
 from fl.report import page as page_module
 from fl.report import style

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from fl.federation import Batch
 from fl.models import CVAE, Decoder, build_generator, elbo_losses
-from fl.models.architectures.cvaes import DenseEncoder
-from fl.models.cvae import LOGVAR_BOUND
+from fl.models.architectures.cvaes import LOGVAR_BOUND, DenseEncoder
 from fl.seeding import seeded
 from fl.training.dense_cvae import flattened, gradient_of, parameters_of
 from fl.training.generator import GeneratorConfig

@@ -17,10 +17,10 @@ from fl.fusion.fit import Fit, FitConfig, FitSpec
 from fl.fusion.inversion import DistillationLoss
 from fl.inputs import Inputs
 from fl.models import build_classifier
-from fl.models.registry import register_model
+from fl.models.registry import register_model, smallest_batch, smallest_batch_of
 from fl.training.classifier import ClassifierConfig
-from fl.training.epochs import cut, smallest_batch, smallest_batch_of
 from fl.training.generator import GeneratorConfig
+from fl.training.recipe import cut
 from fl.training.task import train_many
 from tests.fl.toy import CLASSIFIER, GENERATOR, VGG, same_bits, shard
 from tests.fl.training.cohorts import inputs

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.federation import RunSpec
+from fl.methods.fedgen import LocalFedGen
+from fl.methods.fedproto import LocalFedProto
 from fl.methods.moon import LocalMoon
 from fl.models import build_classifier
 from fl.models.registry import register_model
-from fl.training.class_features import LocalFedProto
 from fl.training.classifier import ClassifierConfig
 from fl.training.features import features_and_logits, head_of
-from fl.training.generated import LocalFedGen
 from fl.training.stacked import Turns, cohort_model
 from tests.registries import registries_restored
 

@@ -8,11 +8,11 @@ import torch
 
 from fl.exchange import prefixed
 from fl.federation import TaskInput, TaskOutput, Training
+from fl.methods.fedgen import starting_generator
 from fl.methods.registry import METHODS
-from fl.models.state import parameters_sent
+from fl.models.common import parameters_sent
 from fl.training import stacked
 from fl.training.classifier import ClassifierConfig, starting_classifier
-from fl.training.generated import starting_generator
 from fl.training.generator import GeneratorConfig
 from fl.training.task import RecipeTraining, train_many
 from tests.fl.devices import Where, assert_same, on_both

@@ -11,15 +11,14 @@ from torch import Tensor, nn
 from fl.federation import Batch, Training
 from fl.training.optimizers import SGD
 from fl.training.recipe import (
-    POINTS,
     MeanLoss,
     Recipe,
     Step,
-    StepLosses,
     batches,
     minimise,
     one_by_one,
 )
+from fl.training.steps import POINTS, StepLosses
 from tests.fl.toy import CLASSIFIER, GENERATOR, VGG, shard, task_input
 from tests.fl.training.cohorts import assert_close, inputs, recipe_for
 from tests.fl.training.plain import train_plainly

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.inputs import Inputs
+from fl.models.common import Built
 from fl.models.registry import register_model
-from fl.models.shapes import Built
 from fl.training import stacked
 from fl.training.generator import GeneratorConfig
 from fl.training.recipe import Recipe, one_by_one

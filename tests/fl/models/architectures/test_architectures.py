@@ -8,9 +8,8 @@ from torchvision.models import resnet18
 
 from fl.errors import UserError
 from fl.models import build_classifier, build_generator
-from fl.models.architectures.lenet import LeNet
-from fl.models.architectures.resnet import Block
-from fl.models.architectures.vgg import POOLED, VGG9
+from fl.models.architectures.normalised import Block
+from fl.models.architectures.plain import POOLED, VGG9, LeNet
 
 ImageShape = tuple[int, int, int]
 GRAY, COLOR = (1, 28, 28), (3, 32, 32)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.federation import Batch
-from fl.fusion.open_set import (
+from fl.methods.fedmho_open import (
     MOTION,
     VariedDecoder,
     best_of_each_class,

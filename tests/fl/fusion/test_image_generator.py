@@ -6,7 +6,7 @@ from table2 import parameters
 from torch import nn
 
 from fl.errors import UserError
-from fl.models.generators import DEVIATION, ImageGenerator, check_image_generator
+from fl.fusion.inversion import DEVIATION, ImageGenerator, check_image_generator
 
 ImageShape = tuple[int, int, int]
 

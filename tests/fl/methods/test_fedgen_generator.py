@@ -3,10 +3,16 @@
 import torch
 from torch import Tensor
 
-from fl.fusion.feature_generation import GenerationLoss, GeneratorFitConfig, LastLayers
 from fl.fusion.fit import Fit, FitSpec
 from fl.fusion.group import Group
-from fl.models.generators import NOISE, FeatureGenerator, asked
+from fl.methods.fedgen import (
+    NOISE,
+    FeatureGenerator,
+    GenerationLoss,
+    GeneratorFitConfig,
+    LastLayers,
+    asked,
+)
 from tests.fl.fusion.threads import on_ranks
 
 

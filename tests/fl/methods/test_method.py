@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fl.errors import UserError
+from fl.methods.method import Choice, Integers, LogUniform, Spaces, Uniform
 from fl.methods.registry import METHODS
-from fl.spaces import Choice, Integers, LogUniform, Spaces, Uniform
 
 
 @pytest.mark.parametrize(

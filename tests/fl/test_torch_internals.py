@@ -1,18 +1,21 @@
-"""What local training uses of torch's internals still does what its formula says."""
+"""What is used of torch's internals still does what its formula or its docstring says."""
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fl.training.torch_internals import (
+from fl.models import copied
+from fl.torch_internals import (
     TESTED_WITH,
     adam_step,
     add_differences,
     onednn_product,
     sgd_step,
+    shell,
 )
 from tests.contracts import contract
 
+TABLES = "the dicts in the __dict__ of torch.nn.Module"
 SHAPES = ((3, 5), (7,), (2, 3, 4))
 
 
@@ -84,3 +87,34 @@ def test_onednns_product_is_one() -> None:
         for add in (None, torch.randn(4, generator=stream)):
             expected = a.double() @ b.double() + (0 if add is None else add.double())
             assert_near([onednn_product(a, b, add)], [expected])
+
+
+def test_what_is_exchanged_in_a_shell_stays_in_the_original() -> None:
+    with contract("torch", TABLES, TESTED_WITH):
+        model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+        linear, norm = model
+        twin = shell(model)
+        assert [*map(id, twin.parameters())] == [*map(id, model.parameters())]
+        twin[1] = nn.Identity()
+        twin.register_forward_hook(lambda *_: 1 / 0)
+        twin.register_buffer("seen", torch.zeros(1))
+        own = shell(linear)
+        own.weight = nn.Parameter(torch.zeros(3, 3))
+        assert [*model] == [linear, norm]
+        assert linear.weight.any()
+        assert "seen" not in model.state_dict()
+        model(torch.rand(2, 3))
+
+
+def test_a_recurrent_layers_copy_computes_with_weights_of_its_own() -> None:
+    with contract("torch", "torch.nn.LSTM's list of its weights", TESTED_WITH):
+        layer = nn.LSTM(3, 4)
+        x = torch.rand(5, 2, 3)
+        before = layer(x)[0]
+        twin = copied(layer)
+        assert torch.equal(twin(x)[0], before)
+        with torch.no_grad():
+            for parameter in twin.parameters():
+                parameter.add_(1)
+        assert torch.equal(layer(x)[0], before)
+        assert not torch.equal(twin(x)[0], before)

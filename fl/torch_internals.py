@@ -1,4 +1,8 @@
-"""Internals of torch that local training uses, which may change with any release.
+"""Internals of torch, which may change with any release: a module's dicts, and fused kernels.
+
+``nn.Module`` has its weights, buffers, layers and hooks in dicts among its attributes. Torch
+offers no copy that shares the weights: `copy.copy` shares those dicts, so a layer exchanged in the
+copy would be exchanged in the original too, and `copy.deepcopy` copies every number.
 
 The fused kernels are those that torch.optim calls. Torch offers them nowhere else, and importing
 torch.optim takes a process a second and 90 MiB. The functions over lists of tensors run one kernel
@@ -7,12 +11,24 @@ compiled Linear: with a public one torch decides whether oneDNN or MKL computes 
 """
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 TESTED_WITH = "2.14.1"
-"""The version that tests/fl/training/test_torch_internals.py last checked this file with."""
+"""The version that tests/fl/test_torch_internals.py last checked this file with."""
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def shell(model: Model) -> Model:
+    """A module with the same weights, buffers and layers, which can be exchanged in it alone."""
+    twin = model.__class__.__new__(model.__class__)
+    # Lists too: a recurrent layer has a second list of its weights.
+    own = {n: v.copy() if isinstance(v, dict | list) else v for n, v in vars(model).items()}
+    twin.__dict__ = own
+    return twin
 
 
 def sgd_step(
@@ -90,5 +106,4 @@ def add(targets: Sequence[Tensor], added: Sequence[Tensor]) -> None:
 
 def onednn_product(a: Tensor, b: Tensor, add: Tensor | None) -> Tensor:
     """oneDNN's ``a b + add`` on a CPU: a (n, k), b (k, m), add (m,)."""
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), add, "none", [], "")
-    return product
+    return torch.ops.mkldnn._linear_pointwise(a, b.t(), add, "none", [], "")

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import Filtered, nearest_to_centroid, parts
+from kernels import Filtered, nearest_to_centroid
+from kernels import filter as filter_module
 from kernels.exact import rounded
-from kernels.filter import nearest_of
+from kernels.filter import Local, nearest_of
 from kernels.groups import Sums
-from kernels.parts import Local
 from tests.kernels.cases import CLASSES
 from tests.pretended_gpu import pretended_gpus
 
@@ -70,7 +70,7 @@ def test_a_part_without_samples_adds_nothing() -> None:
 def test_samples_on_the_host_visit_a_gpu_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     samples, labels = draw(1, 50)
     expected = nearest_to_centroid(samples, labels, CLASSES, 0.5)
-    monkeypatch.setattr(parts, "VISIT", 7 * samples.shape[1])
+    monkeypatch.setattr(filter_module, "VISIT", 7 * samples.shape[1])
     with pretended_gpus():
         visiting = Local(samples, labels, CLASSES, device=torch.device("cuda:0"))
         found = nearest_of(visiting, 0.5)

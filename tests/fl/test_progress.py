@@ -5,12 +5,11 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
+import fl.events
 from fl.condensation.kip import KipTraining
 from fl.condensation.task import LocalCondensation
-from fl.events import ClientProgress
+from fl.events import ClientProgress, report, reported_to
 from fl.federation import TaskInput, TaskOutput, Training
-from fl.training import progress
-from fl.training.progress import report, reported_to
 from fl.training.task import train_many
 from tests.fl.toy import CLASSIFIER, GENERATOR, VGG, same_bits, shard, task_input
 from tests.pretended_gpu import pretended_gpus
@@ -21,7 +20,7 @@ Heard = list[ClientProgress]
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is passed on as soon as it is reported."""
-    monkeypatch.setattr(progress, "PERIOD_S", 0.0)
+    monkeypatch.setattr(fl.events, "PERIOD_S", 0.0)
 
 
 def clients(training: Training, count: int = 2) -> list[TaskInput]:
@@ -95,7 +94,7 @@ def test_a_listener_hears_twice_a_second_at_most_and_then_the_latest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr(fl.events.time, "monotonic", lambda: now)
     calls: list[list[ClientProgress]] = []
     read: list[int] = []
 
@@ -118,7 +117,7 @@ def test_a_listener_hears_twice_a_second_at_most_and_then_the_latest(
 def test_no_report_outside_of_the_context_nor_of_a_loss_that_is_no_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(progress, "PERIOD_S", 0.0)
+    monkeypatch.setattr(fl.events, "PERIOD_S", 0.0)
     heard: Heard = []
     with reported_to(heard.extend):
         report(1, 1, None, lambda: float("nan"))

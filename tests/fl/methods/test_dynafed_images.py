@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from fl.fusion import trajectory
-from fl.fusion.trajectory import MatchingConfig, match_trajectory
+from fl.methods import dynafed
+from fl.methods.dynafed import MatchingConfig, match_trajectory
 
 
 def tiny() -> nn.Module:
@@ -31,8 +31,8 @@ def test_the_gradient_through_the_inner_steps_is_that_of_finite_differences() ->
     rate = torch.tensor(0.3, dtype=torch.float64)
 
     def missed(own: torch.Tensor) -> torch.Tensor:
-        end = trajectory._train(model, start, own, labels, rate, [lambda x: x] * 3)
-        return trajectory._distance(model, start, end, target)
+        end = dynafed._train(model, start, own, labels, rate, [lambda x: x] * 3)
+        return dynafed._distance(model, start, end, target)
 
     assert torch.autograd.gradcheck(missed, images)
 
@@ -42,7 +42,7 @@ def test_the_inner_steps_are_plain_sgd() -> None:
     start, _ = path_of(model, 2)
     images, labels = torch.randn(5, 1, 2, 2).double(), torch.randn(5, 3).double().softmax(1)
     rate = torch.tensor(0.3, dtype=torch.float64)
-    found = trajectory._train(model, start, images, labels, rate, [lambda x: x] * 4)
+    found = dynafed._train(model, start, images, labels, rate, [lambda x: x] * 4)
     model.load_state_dict(start)
     sgd = torch.optim.SGD(model.parameters(), lr=0.3)
     for _ in range(4):
@@ -66,8 +66,8 @@ def test_a_model_that_trains_on_the_images_comes_nearer_to_where_the_path_went()
     missed = []
     for iterations in (1, 60):
         images, labels = learned(iterations=iterations)
-        end = trajectory._train(model, path[1], images, labels, torch.tensor(0.04), identity)
-        missed.append(float(trajectory._distance(model, path[1], end, path[3]).detach()))
+        end = dynafed._train(model, path[1], images, labels, torch.tensor(0.04), identity)
+        missed.append(float(dynafed._distance(model, path[1], end, path[3]).detach()))
     assert missed[1] < missed[0]
 
 

@@ -1,18 +1,22 @@
-"""What of a classifier is sent, and what a new one of the user's own needs first."""
+"""What of a classifier is sent, what a new one of the user's own needs first; kinds of layers."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from fl.errors import UserError
 from fl.exchange import load_prefixed, pack, prefixed, unpack
 from fl.models import build_classifier, copied
+from fl.models.common import AnyBatchNorm, AnyDropout, state_sent
 from fl.models.registry import classifier_bytes, register_model
-from fl.models.state import state_sent
 from tests.registries import registries_restored
 
 SHAPE = (1, 8, 8)
@@ -212,3 +216,9 @@ def test_a_layer_loads_what_was_sent_as_of_its_own_version() -> None:
     sender, receiver = Versioned(2, 2), Versioned(2, 2)
     load_prefixed(receiver, unpack(pack(prefixed("c", sender), {}))[0], "c", "one")
     assert torch.equal(receiver.weight, sender.weight)
+
+
+@pytest.mark.parametrize(("kind", "base"), [(AnyDropout, _DropoutNd), (AnyBatchNorm, _BatchNorm)])
+def test_no_public_class_is_missing(kind: UnionType, base: type) -> None:
+    public = {c for c in vars(nn).values() if isinstance(c, type) and issubclass(c, base)}
+    assert {c for c in public if not issubclass(c, LazyModuleMixin)} == set(get_args(kind))
