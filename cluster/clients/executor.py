@@ -100,9 +100,14 @@ class RayExecutor:
 
 
 def as_it_trains(job: Job) -> Job:
-    """The job; without waves if its task is not the one that was seen to train in slots."""
-    client = job.client
-    if not client.request.in_waves or job.task == client.training.task:
+    """The job; without waves if it is not the training that was seen to train in slots: it has
+    another task, or its record was measured with other settings than how long it trains, as
+    FedGen's without its generator."""
+    client, training = job.client, job.client.training
+    if not client.request.in_waves:
+        return job
+    seen, _ = training.probe(1, job.run_spec.num_classes)
+    if job.task == training.task and seen.speed_settings() == training.speed_settings():
         return job
     request = replace(client.request, in_waves=False)
     return replace(job, client=replace(client, request=request))

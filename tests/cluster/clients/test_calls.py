@@ -26,7 +26,9 @@ from fl.exchange import ClientNote, Upload
 from fl.executor import InProcess
 from fl.federation import Job, Request, Task, TaskInput, TaskOutput
 from fl.training import sizes, slots
+from fl.methods.fedper import LocalFedRep
 from fl.training.classifier import ClassifierConfig
+from fl.training.generated import LocalFedGen
 from fl.training.generator import GeneratorConfig
 from fl.training.recipe import Recipe
 from fl.training.sizes import CohortSizes
@@ -85,11 +87,14 @@ class Calls:
         self.sizes: list[int] = []
         self.at_once: list[Counter[tuple[int | None, bool]]] = []
         """Processes by their GPU and whether they have a wave."""
+        self.waves = 0
+        """Clients in waves."""
         submit = actors.Actors.submit
 
         def watched(own: actors.Actors, process: Process, jobs: list[Job], size: int) -> Any:
             at_work = (p for p in own.processes if not p.idle)
             self.at_once.append(Counter((p.slot.gpu, p.request.in_waves) for p in at_work))
+            self.waves += len(jobs) if process.request.in_waves else 0
             if process.request.shared:
                 self.sizes.append(len(jobs))
             return submit(own, process, jobs, size)
@@ -201,6 +206,20 @@ def another(inputs: TaskInput) -> TaskOutput:
 def test_what_is_not_their_training_takes_no_wave(calls: Calls) -> None:
     assert len(ended(jobs(30, WAVES, task=another))) == 30
     assert {(0, False): 10} in calls.at_once
+
+
+@pytest.mark.parametrize(("training", "in_waves"), [(LocalFedGen(), 0), (LocalFedRep(head_epochs=2), 30)])
+def test_a_record_that_was_measured_as_another_takes_no_wave(
+    training: ClassifierConfig, in_waves: int, calls: Calls
+) -> None:
+    """FedGen's clients train in slots in the first round alone, by FedAvg's record."""
+    given = [
+        replace(own, client=replace(own.client, training=record), task=training.task)
+        for record, first in ((training, 0), (training.first_round, 30))
+        for own in jobs(30, WAVES, first=first)
+    ]
+    assert len(ended(given)) == 60
+    assert calls.waves == 30 + in_waves
 
 
 def test_a_process_is_given_several_small_cohorts_at_once(calls: Calls) -> None:
