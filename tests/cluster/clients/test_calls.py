@@ -47,6 +47,10 @@ class Worker:
     """A client's process, which trains nobody; also the mailbox."""
 
     fails: Callable[[Job], Exception | None] = staticmethod(lambda job: None)
+    holds: Callable[[Sequence[Job]], bool] = staticmethod(lambda jobs: True)
+    """Whether a cohort fits into memory."""
+    tried: list[int]
+    """Sizes of cohorts, of all processes."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -60,7 +64,13 @@ class Worker:
     def run(self, sent: list[Sent], size: int, *columns: Any) -> Any:
         if error := next(filter(None, (self.fails(each.job) for each in sent)), None):
             return Reference(error=error)
-        notes = (ClientNote(client=each.job.client.id, seconds=1.0) for each in sent)
+        cohort = min(size, len(sent))
+        for first in range(0, len(sent), size):
+            self.tried.append(cohort)
+            if not self.holds([each.job for each in sent[first : first + size]]):
+                return Reference(error=RayTaskError("run", "", OverspentError("too much")))
+        ids = (each.job.client.id for each in sent)
+        notes = (ClientNote(client=id, seconds=1.0, cohort=cohort) for id in ids)
         return [np.frombuffer(note.pack({}), np.uint8) for note in notes]
 
 
@@ -74,6 +84,7 @@ class Standing(Bundles):
 @pytest.fixture(autouse=True)
 def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     made = FakeRay(Worker)
+    Worker.tried = []
     monkeypatch.setattr(actors, "ray", made)
     monkeypatch.setattr(executor, "ray", made)
     monkeypatch.setattr(executor, "await_gpus", lambda bundles: None)
@@ -199,6 +210,26 @@ def test_in_one_process_waves_follow_the_first_cohort(monkeypatch: pytest.Monkey
     assert found == [8] * 8 + [9] * 9 + [4] * 4
 
 
+def test_waves_go_on_with_the_size_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worker, "holds", staticmethod(lambda jobs: len(jobs) <= 40))
+    assert len(ended(jobs(2000, WAVES))) == 2000
+    sizes = list(Worker.tried)
+    assert [size for size in sizes if size > 40] == [250, 128, 64, 62]
+    assert sizes.count(32) > 50
+
+
+def test_one_client_of_many_samples_makes_no_small_waves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def holds(jobs: Sequence[Job]) -> bool:
+        return len(jobs) == 1 or all(job.client.id for job in jobs)
+
+    monkeypatch.setattr(Worker, "holds", staticmethod(holds))
+    found = ended(jobs(2000, WAVES))
+    assert all(isinstance(end, Upload) for end in found.values())
+    assert len(found) == 2000
+    assert Worker.tried[-1] == 250
+    assert len(Worker.tried) < 40
+
+
 def another(inputs: TaskInput) -> TaskOutput:
     return TaskOutput(tensors={})
 
@@ -208,7 +239,9 @@ def test_what_is_not_their_training_takes_no_wave(calls: Calls) -> None:
     assert {(0, False): 10} in calls.at_once
 
 
-@pytest.mark.parametrize(("training", "in_waves"), [(LocalFedGen(), 0), (LocalFedRep(head_epochs=2), 30)])
+@pytest.mark.parametrize(
+    ("training", "in_waves"), [(LocalFedGen(), 0), (LocalFedRep(head_epochs=2), 30)]
+)
 def test_a_record_that_was_measured_as_another_takes_no_wave(
     training: ClassifierConfig, in_waves: int, calls: Calls
 ) -> None:
