@@ -25,8 +25,8 @@ from fl.events import Events
 from fl.exchange import ClientNote, Upload
 from fl.executor import InProcess
 from fl.federation import Job, Request, Task, TaskInput, TaskOutput
-from fl.training import sizes, slots
 from fl.methods.fedper import LocalFedRep
+from fl.training import sizes, slots
 from fl.training.classifier import ClassifierConfig
 from fl.training.generated import LocalFedGen
 from fl.training.generator import GeneratorConfig
