@@ -76,6 +76,9 @@ def _as_dataset(name: str, data: Any) -> Dataset:
     if isinstance(data, Dataset):
         with _named(name):
             _check(data.train, data.test)
+            most = max(int(split.labels.max()) for split in (data.train, data.test))
+            if most >= data.num_classes:
+                raise UserError(f"label {most}; allowed: 0 to {data.num_classes - 1}")
         return data
     owned = {name: data}
     by_client = isinstance(data, Mapping) and not {"train", "test"} & data.keys()

@@ -6,6 +6,7 @@ a map of a single pixel as ResNet-18 has on images of 8 x 8, has one for each sa
 with such a layer a last batch of one sample is joined to the batch before.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,6 +15,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from fl.errors import UserError
 from fl.federation import Batch, TaskInput, Training
 from fl.inputs import Inputs
 from fl.models.registry import MODELS
@@ -64,6 +66,7 @@ def epochs_of(
     """
     device, shard = inputs.device, inputs.shard
     rows = {"labels": shard.wanted, **(columns or {})}
+    check_labels(rows["labels"], model, shard.num_classes)
     if not shard.varies:
         rows["images"] = shard.images
     rows = {name: column.to(device) for name, column in rows.items()}
@@ -151,6 +154,29 @@ def smallest_batch(model: nn.Module) -> int:
     """Samples that a batch needs so that the model, or each one of an ensemble, can be trained."""
     built = [vars(part).get("built_as") for part in model.modules()]
     return max((_smallest(MODELS[b.model], b) for b in built if isinstance(b, Built)), default=1)
+
+
+def check_labels(labels: Tensor, model: nn.Module | None, num_classes: int) -> None:
+    """Refuses labels, integers (N,), that are no class: some losses would be NaN, and some leave
+    such samples out, as cross-entropy does those of -100.
+
+    Args:
+        labels: all that are trained on; others than such integers are left to the loss.
+        model: what is trained, which may have a class more than there are, if it was built here.
+        num_classes: of the data, where there is no model.
+
+    Raises:
+        UserError: names the label.
+    """
+    if labels.ndim != 1 or labels.is_floating_point() or not len(labels):
+        return
+    built = [vars(part).get("built_as") for part in model.modules()] if model is not None else []
+    known = [b.num_classes for b in built if isinstance(b, Built)]
+    classes = max(known) if known else num_classes if model is None else math.inf
+    least, most = (int(label) for label in labels.aminmax())
+    if least < 0 or most >= classes:
+        end = "and more" if classes == math.inf else f"to {classes - 1}"
+        raise UserError(f"label {least if least < 0 else most}; allowed: 0 {end}")
 
 
 def smallest_batch_of(name: str, inputs: Inputs, num_classes: int, width: float) -> int:

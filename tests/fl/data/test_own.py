@@ -14,7 +14,7 @@ from torch.utils.data import Subset
 
 from fl.data.by_path import is_path, read_arrays, read_hugging_face, read_path
 from fl.data.catalogue import load, short_name
-from fl.data.datasets import Dataset
+from fl.data.datasets import Dataset, Split
 from fl.data.own import as_dataset
 from fl.data.partition import PartitionConfig, hold_out, make_partition
 from fl.errors import UserError
@@ -154,6 +154,14 @@ def test_images_at_two_scales_are_refused_not_scored(train: np.ndarray, test: np
     splits = [as_dataset("x", ((same, LABELS), (same, LABELS))).train for same in (train, test)]
     with pytest.raises(UserError, match=line):
         as_dataset("x", Dataset("made by hand", *splits, num_classes=4))
+
+
+@pytest.mark.parametrize("label", [-100, 4])
+def test_a_data_set_made_by_hand_has_labels_of_its_classes_alone(label: int) -> None:
+    good, bad = (Split(COLOUR, own) for own in (LABELS, np.where(LABELS == 3, label, LABELS)))
+    for train, test in ((good, bad), (bad, good)):
+        with pytest.raises(UserError, match=f"data x: label {label}; allowed: 0 "):
+            as_dataset("x", Dataset("made by hand", train, test, num_classes=4))
 
 
 def test_several_inputs_are_at_one_scale_too() -> None:
