@@ -83,6 +83,10 @@ class ImageFolder:
         file, label = self._files[index]
         return read_image(file), label
 
+    def named(self, index: int) -> str:
+        """The file of a sample, by which a refusal names it."""
+        return str(self._files[index][0])
+
 
 def check_names(of: str, names: Sequence[str]) -> None:
     """Refuses names of classes or domains that a report could not show."""

@@ -19,7 +19,7 @@ from torch.utils.data import Subset
 
 from fl.data.datasets import Dataset, Split
 from fl.data.image_files import check_names, in_one_form, pixels
-from fl.data.lazy import Augment, Lazy, is_lazy, items_of, mapped
+from fl.data.lazy import Augment, Lazy, is_lazy, items_of, mapped, naming, numbered
 from fl.errors import UserError, reason_of
 from fl.inputs import Inputs, as_inputs, channels_first, in_bytes, is_whole, together
 from fl.seeding import all_streams, numpy_generator, stream_states
@@ -206,7 +206,8 @@ def _read(name: str, data: Any) -> Raw:
     labels = _plain([np.asarray(label) for _, label in samples])
     if len({len(inputs) for inputs, _ in samples}) > 1:
         raise UserError("its samples differ in their inputs")
-    columns = [_numbers(_stacked(own)) for own in zip(*(i for i, _ in samples), strict=True)]
+    named, inputs = naming(data), zip(*(i for i, _ in samples), strict=True)
+    columns = [_numbers(_stacked(own, named)) for own in inputs]
     return tuple(columns) if len(columns) > 1 else columns[0], labels
 
 
@@ -305,11 +306,15 @@ def _array(image: Any) -> np.ndarray:
         raise UserError(f"no array: {reason_of(error)}") from None
 
 
-def _stacked(images: Sequence[np.ndarray]) -> np.ndarray:
+def _stacked(images: Sequence[np.ndarray], named: Callable[[int], str] = numbered) -> np.ndarray:
     alike = in_one_form(images)
-    shapes = {np.shape(image) for image in alike}
+    shapes = {np.shape(image): k for k, image in reversed([*enumerate(alike)])}
     if len(shapes) > 1:
-        raise UserError(f"samples of several shapes, {sorted(shapes)[:3]}; scale or pad them")
+        (k, one), (j, other), *_ = sorted((k, shape) for shape, k in shapes.items())
+        raise UserError(
+            f"samples of several shapes, {one} of {named(k)} and {other} of {named(j)}; scale or "
+            "pad them"
+        )
     return np.stack(alike)
 
 

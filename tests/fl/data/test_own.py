@@ -202,7 +202,10 @@ def test_floats_that_were_normalised_on_one_side_alone_are_told(
         ((SMOOTH, LABELS.astype(float)), "targets of the floats 0 to 3: give integers for classes"),
         ((pd.DataFrame(SMOOTH[:, 0, 0]).iloc[::-1], pd.Series(LABELS)), "index is not the labels'"),
         ((np.ma.masked_greater(SMOOTH, 0.9), LABELS), "masked values; fill them in"),
-        (Listed([(COLOUR[0], 1), (COLOUR[0, :, :4], 0)]), "samples of several shapes"),
+        (
+            Listed([(COLOUR[0], 1), (COLOUR[0, :, :4], 0)]),
+            "several shapes, .* of sample 0 and .* of sample 1",
+        ),
         (
             {
                 "train": Listed([(COLOUR[0], 1)] * 3, classes=["cat", "dog"]),
@@ -322,6 +325,17 @@ def test_what_is_wrong_is_one_line_with_what_was_expected(tmp_path: Path) -> Non
         with pytest.raises(UserError, match=line) as caught:
             read_path(str(tmp_path / name))
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.0], ids=["in memory", "read when needed"])
+def test_an_image_of_another_size_is_named(
+    share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fl.data.lazy.MEMORY_SHARE", share)
+    odd = folder(tmp_path / "pets") / "dog" / "3.png"
+    Image.fromarray(np.zeros((4, 5, 3), np.uint8)).save(odd)
+    with pytest.raises(UserError, match=rf"several shapes.* and .*\(.*\) of {odd}; scale or pad"):
+        read_path(str(tmp_path / "pets"))
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
