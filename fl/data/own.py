@@ -21,7 +21,16 @@ from fl.data.datasets import Dataset, Split
 from fl.data.image_files import check_names, in_one_form, pixels
 from fl.data.lazy import Augment, Lazy, is_lazy, items_of, mapped, naming, numbered
 from fl.errors import UserError, reason_of
-from fl.inputs import Inputs, as_inputs, channels_first, in_bytes, is_whole, together
+from fl.inputs import (
+    FAR,
+    Inputs,
+    as_inputs,
+    channels_first,
+    in_bytes,
+    is_whole,
+    together,
+    unlike_columns,
+)
 from fl.seeding import all_streams, numpy_generator, stream_states
 from fl.targets import NOT_COUNTED, Targets
 
@@ -37,8 +46,6 @@ LARGEST_VALUE = 1e4
 """Of a target: what clients answer is taken for a lie far above it (:mod:`fl.plausible`)."""
 FEW_CLASSES = 1000
 """More are allowed where there are as many samples, since labels count the classes from 0."""
-FAR = 10
-"""Widths of the training samples' range; test samples so far outside it are warned of."""
 log = logging.getLogger(__name__)
 IMAGE_COLUMNS = ("image", "img", "x")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "y")
@@ -461,6 +468,8 @@ def _check_alike(train: Split, test: Split) -> None:
     if train.images.shape[1:] != test.images.shape[1:]:
         shapes = f"{train.images.shape[1:]} and {test.images.shape[1:]}"
         raise UserError(f"training and test samples differ in shape: {shapes}")
+    if unlike := unlike_columns(train.images, test.images):
+        log.warning("training and test samples differ in %s: were both normalised alike?", unlike)
     learnt, tested = (Inputs.found(split.images) for split in (train, test))
     for one, other in zip(learnt.parts or [learnt], tested.parts or [tested], strict=True):
         _check_scale(one, other, one.kind == "floats" and test.images.dtype.kind in "fV")

@@ -184,6 +184,33 @@ def test_floats_that_were_normalised_on_one_side_alone_are_told(
         caplog.clear()
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_table_that_was_normalised_on_one_side_alone_is_told(
+    wide: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By column: an income of thousands hides what was done to an age."""
+    stream = np.random.default_rng(0)
+    rows, labels = stream.normal([40, 3, 0.5], [12, 1, 0.2], (400, 3)), np.arange(400) % 2
+    rows[:, 2] = stream.random(400) < 0.01  # seldom
+    if wide:
+        rows = np.hstack([rows, stream.lognormal(10, 2, (400, 1))])
+    normal = (rows - rows.mean(0)) / rows.std(0)
+    for train, test in ((rows, rows), (normal, normal)):
+        as_dataset("x", ((train[:300], labels[:300]), (test[300:], labels[300:])))
+    as_dataset("x", {"a": (rows, labels), "b": (rows, labels)})
+    assert not caplog.messages
+    for train, test in ((rows, normal), (normal, rows)):
+        both = (train[:300], labels[:300]), (test[300:], labels[300:])
+        as_dataset("x", both)
+        assert "column 0, of " in caplog.messages[0]
+        as_dataset("x", tuple(((own, own), its) for own, its in both))
+        assert "were both normalised alike?" in caplog.messages[-1]
+        caplog.clear()
+    np.save(tmp_path / "rows.npy", rows.astype(np.float32))
+    as_dataset("x", ((np.load(tmp_path / "rows.npy", mmap_mode="r"), labels), (normal, labels)))
+    assert "column 0, of " in caplog.messages[0]
+
+
 @pytest.mark.parametrize(
     ("data", "line"),
     [
