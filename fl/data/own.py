@@ -120,6 +120,8 @@ def _parts(name: str, data: Any) -> dict[str, Any]:
         return {name: data}
     if missing := {"train", "test"} - data.keys():
         raise UserError(f"data {name}: no {' and no '.join(sorted(missing))} in the mapping")
+    if others := [str(part) for part in data if part not in ("train", "test")]:
+        log.warning("data %s: left out, beside train and test: %s", name, ", ".join(others))
     return {f"{name} {part}": data[part] for part in ("train", "test")}
 
 
@@ -336,8 +338,8 @@ def _numbers(samples: np.ndarray) -> np.ndarray:
             f"samples of type {samples.dtype} and shape {samples.shape}; expected numbers, "
             "(N, ...) with at least one axis for each sample"
         )
-    if samples.dtype.kind == "f" and not np.isfinite(samples).all():
-        raise UserError("samples with NaN or infinite values")
+    if samples.dtype.kind == "f" and not (np.abs(samples) <= np.finfo(np.float32).max).all():
+        raise UserError("samples with NaN or infinite values, in float32")
     if samples.dtype.kind in "iu" and not is_whole(samples):
         raise UserError("integers of 2**63 and more; allowed: less")
     return samples.astype(np.float32) if samples.dtype == bool else samples
@@ -498,6 +500,8 @@ def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Da
             f"{max(FEW_CLASSES, samples) - 1}, as labels count the classes"
         )
     named = names if len(names) == classes else ()
+    if names and not named:
+        log.warning("data %s: %d names of classes, labels up to %d", name, len(names), classes - 1)
     return Dataset(name, train, test, classes, class_names=named)
 
 

@@ -184,6 +184,14 @@ def test_floats_that_were_normalised_on_one_side_alone_are_told(
         caplog.clear()
 
 
+def test_what_is_left_out_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    part = COLOUR, LABELS
+    as_dataset("x", {"train": part, "validation": part, "test": part})
+    assert "left out, beside train and test: validation" in caplog.messages.pop()
+    as_dataset("x", Listed(list(zip(COLOUR, LABELS, strict=True)), classes=["cat", "dog"]))
+    assert "2 names of classes, labels up to 3" in caplog.messages.pop()
+
+
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_table_that_was_normalised_on_one_side_alone_is_told(
     wide: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -222,6 +230,7 @@ def test_a_table_that_was_normalised_on_one_side_alone_is_told(
         ((COLOUR, LABELS.astype(str)), "labels of type <U"),
         ((COLOUR, LABELS.astype("m8[s]")), "labels of type timedelta64"),
         ((COLOUR / 0.0, LABELS), "samples with NaN or infinite values"),
+        ((SMOOTH.astype(float) * 1e39, LABELS), "samples with NaN or infinite values, in float32"),
         ((COLOUR.astype(complex), LABELS), "samples of type complex128"),
         ((COLOUR[:, 0, 0, 0], LABELS), "with at least one axis for each sample"),
         ((COLOUR % 2, LABELS), "uint8 that are 0 or 1 look like no images"),
