@@ -1,11 +1,15 @@
 """Errors that reach the user: bad input (one line, exit status 2), and a client that failed."""
 
 import difflib
+import logging
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 LONGEST_WORD = 400
 """Characters of a word of an error that are shown: paths may be as long, and no word of ours is."""
+
+log = logging.getLogger(__name__)
 
 
 class UserError(ValueError):
@@ -28,6 +32,22 @@ def reason_of(error: BaseException) -> str:
     except Exception:
         text = "it fails to say why"
     return " ".join(text.split())[:300]
+
+
+@contextmanager
+def ended_by(last: Callable[[], object]) -> Iterator[None]:
+    """Does what is ``last`` at the end of the context. If the context fails, its error is the one
+    that is raised, and what then fails too is a note of it and in the log."""
+    try:
+        yield
+    except BaseException as first:
+        try:
+            last()
+        except Exception as error:
+            first.add_note(line := f"and then: {type(error).__name__}: {reason_of(error)}")
+            log.warning(line)
+        raise
+    last()
 
 
 class ServerFailed(RuntimeError):

@@ -3,6 +3,7 @@
 import logging
 import socket
 import time
+from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,7 +19,7 @@ from fl.events import ClientProgress, ClientStart, Events, reported_to
 from fl.exchange import ClientNote, Upload, readable_notes, unpack
 from fl.federation import Job, TaskInput
 from fl.process import arithmetic, peak_memory, retain_freed_memory
-from fl.training.sizes import CohortSizes, groups, halves, take, work_together
+from fl.training.sizes import CohortSizes, groups, take, work_together
 from fl.training.task import train_many
 
 MOST_NAMED = 5
@@ -165,6 +166,7 @@ class InProcess:
         self, cohort: list[Job], events: Events
     ) -> Iterator[tuple[Job, Upload | ClientFailed]]:
         ready = [job.ready() for job in cohort]
+        results: list[bytes] = []
         try:
             limit = time_limit(cohort, self._timeout, self._rates)
             with _named_after(limit, cohort), reported_to(partial(_emit, events)):
@@ -173,10 +175,14 @@ class InProcess:
             if len(cohort) == 1:
                 yield cohort[0], _failed(cohort[0], error)
                 return
-            results = None
-        if results is None:  # by halves, which shows in the end which of them failed
-            for half in halves(cohort):  # the error is gone, and the cohort's memory with it
-                yield from self._run(half, events)
+            if isinstance(error, torch.OutOfMemoryError | MemoryError):
+                self._sizes.overspent(cohort[0], len(cohort))
+        if not results:  # by halves, which shows in the end which of them failed
+            # Behind the clause above: the error holds on to what the cohort has in memory.
+            rest = deque(cohort)
+            while rest:
+                size = min(-(-len(cohort) // 2), self._sizes.next(cohort[0]))
+                yield from self._run(take(rest, size), events)
             return
         uploads = [Upload(packed) for packed in results]
         self._sizes.learn(cohort, readable_notes(uploads))

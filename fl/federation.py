@@ -131,8 +131,9 @@ class Training(Protocol):
     def speed_settings(self) -> Mapping[str, object]:
         """The settings that memory and time per sample depend on: not how long it trains and at
         which rate."""
-        others = "epochs", "steps", "stop", "lr"
-        return {n: v for n, v in asdict(self).items() if n not in others}
+        others = "steps", "stop", "lr"
+        settings = asdict(self).items()
+        return {n: v for n, v in settings if n not in others and not n.endswith("epochs")}
 
     def upload_bytes(self, run_spec: RunSpec) -> int:
         """About how many bytes a client uploads."""

@@ -203,6 +203,38 @@ def is_whole(array: np.ndarray) -> bool:
     return array.dtype.kind in "iu" and bool(fits)
 
 
+FAR = 10
+"""Widths of one range that another is away from it, or larger or smaller, and no longer alike."""
+SEEN = 1000
+"""Rows by which a table's columns are compared."""
+FEWEST = 20
+"""And the fewest by which they can be."""
+
+
+def unlike_columns(one: Any, other: Any) -> str | None:
+    """How a column of one table of floats, (N, D), differs from that of another so far that only
+    one of them can have been normalised: by the middle halves of their values. Of several inputs
+    any may be such a table. None if none does; of small ones or random ones it is not asked."""
+    for name in one.dtype.names or ():
+        if found := unlike_columns(one[name], other[name]):
+            return found
+    tables = all(own.dtype.kind == "f" and len(own.shape) == 2 for own in (one, other))
+    read = not any(getattr(own, "draws", False) for own in (one, other))
+    if not (tables and read) or min(len(one), len(other)) < FEWEST:
+        return None
+    rows = (np.unique(np.linspace(0, len(own) - 1, SEEN).astype(int)) for own in (one, other))
+    seen = (np.asarray(own[at], np.float64) for own, at in zip((one, other), rows, strict=True))
+    (a, b), (c, d) = (np.quantile(own, (0.25, 0.75), axis=0) for own in seen)
+    width, others = b - a, d - c
+    beyond = np.maximum(a - d, c - b) > FAR * width
+    scaled = (others > FAR * width) | (width > FAR * others)
+    columns = np.flatnonzero((beyond | scaled) & (width > 0) & (others > 0))
+    if not len(columns):
+        return None
+    k = columns[0]
+    return f"column {k}, of {a[k]:.4g} to {b[k]:.4g} against {c[k]:.4g} to {d[k]:.4g}"
+
+
 def _full(inputs: Inputs, count: int, value: Callable[[Inputs], float]) -> Tensor:
     """So many samples, of each part the value that it is given."""
     if inputs.parts:

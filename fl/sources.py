@@ -5,6 +5,7 @@ import logging
 import secrets
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from copyreg import dispatch_table
 from dis import get_instructions
 from functools import cache, partial
 from importlib.machinery import ModuleSpec
@@ -14,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from types import CellType, CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple
+from weakref import ReferenceType, WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import numpy as np
 import torch
@@ -28,6 +30,13 @@ OUTSIDE = {
     *("read_text", "read_bytes", "read_csv", "read_parquet", "read_json", "read_pickle"),
 }
 """By these code reads what the code itself does not say."""
+OF_PYTHON = {
+    *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__"),
+    *("__static_attributes__", "__classdictcell__", "__slotnames__", "_abc_impl"),
+    *("__annotations__", "__annotations_cache__", "__annotate__", "__annotate_func__"),
+}
+"""Attributes of a class that Python makes: where it stands, its types, caches."""
+CACHES = ReferenceType, WeakKeyDictionary, WeakSet, WeakValueDictionary
 SIMPLE = int | float | complex | str | bytes | None
 
 log = logging.getLogger(__name__)
@@ -152,7 +161,7 @@ class _Reader:
                 yield from map(self.of, (*names, *form, value.co_flags, *value.co_consts))
             case FunctionType() | type() if not is_users(_written_in(value)):
                 yield f"{value.__module__}.{value.__qualname__}".encode()
-                yield from (self.of(own) for own in _held(value) if _is_given(own))
+                yield from map(self.of, _held(value))
             case FunctionType():
                 yield from self._function(value)
             case type():
@@ -174,6 +183,9 @@ class _Reader:
                 yield from self._items(value)
             case torch.Tensor() | np.ndarray() if value.dtype != object:
                 yield from self._array(value)
+            case torch.autocast():  # once entered, it keeps what was set before
+                settings = {k: v for k, v in vars(value).items() if not k.startswith("prev")}
+                yield from self._items(settings)
             case _ if hasattr(value, "__wrapped__"):
                 yield self.of(value.__wrapped__)
                 yield self.of(getattr(value, "__dict__", None))
@@ -221,7 +233,8 @@ class _Reader:
     def _object(self, value: Any) -> Iterator[bytes]:
         """By how it is pickled: what makes it, from which arguments, and its state."""
         try:
-            reduced = value.__reduce_ex__(2)
+            own = dispatch_table.get(type(value))
+            reduced = own(value) if own else value.__reduce_ex__(2)
             further = [reduced] if isinstance(reduced, str) else [*reduced[:3]]
             further += [[*items] for items in reduced[3:5] if items is not None]
         except Exception:  # a lock, an open file
@@ -236,28 +249,13 @@ def _contents(cell: CellType) -> list[object]:
 
 def _held(function: object) -> list[object]:
     """What a function of an installed package was given: by a decorator's closure, or as default
-    or attribute."""
+    or attribute. Caches, which hold weak references, are none of it."""
     if not isinstance(function, FunctionType):
         return []
     cells = chain.from_iterable(map(_contents, function.__closure__ or ()))
     defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-    return [*cells, *defaults, *vars(function).values()]
-
-
-def _is_given(thing: object, depth: int = 5) -> bool:
-    """Whether it is a plain value, or is or holds a function or class of the user's."""
-    return isinstance(thing, SIMPLE | torch.Tensor | np.ndarray) or _is_users_own(thing, depth)
-
-
-def _is_users_own(thing: object, depth: int) -> bool:
-    if isinstance(thing, FunctionType | type) and is_users(_written_in(thing)):
-        return True
-    inner = _held(thing)
-    if isinstance(thing, Mapping | tuple | list):
-        inner = [*(thing.values() if isinstance(thing, Mapping) else thing)]
-    elif isinstance(thing, partial) or ismethod(thing):
-        inner = [defined(thing)]
-    return depth > 0 and any(_is_users_own(own, depth - 1) for own in inner)
+    every = (*cells, *defaults, *vars(function).values())
+    return [own for own in every if not isinstance(getattr(own, "__self__", own), CACHES)]
 
 
 def _joined(parts: Iterable[bytes]) -> bytes:
@@ -277,6 +275,6 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _counts(name: str, value: object) -> bool:
-    """Whether an attribute of a class is part of what it does."""
+    """Whether an attribute of a class is part of what it does: not what Python itself gives it."""
     written = isinstance(value, FunctionType | staticmethod | classmethod | property)
-    return written or not (name.startswith("__") or name == "_abc_impl")
+    return written or name not in OF_PYTHON

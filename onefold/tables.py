@@ -16,10 +16,11 @@ from cluster.studies.comparison import Cell
 from cluster.studies.grids import picture_over
 from cluster.studies.suite_runs import earlier, refuse_any, run_each
 from fl.config import RunConfig
+from fl.data.own import as_dataset
 from fl.errors import UserError
 from fl.json_files import JsonObject
 from onefold.result import Result, plain_torch
-from onefold.running import OBJECTS, launch_of, refuse_elsewhere, run
+from onefold.running import OBJECTS, OWN, launch_of, refuse_elsewhere, run
 
 NO_SETTINGS = ("loss", "augment", "metrics", "callbacks", "progress")
 GIVEN = (*OBJECTS, *NO_SETTINGS[:-1])
@@ -131,7 +132,9 @@ def _planned(
     seeds: Sequence[Any],
     common: Mapping[str, Any],
 ) -> Iterator[tuple[Cell, Launch, dict[str, Any]]]:
-    """Each run: its cell, its settings, and what :func:`onefold.run` is to be given."""
+    """Each run: its cell, its settings, and what :func:`onefold.run` is to be given. Data that is
+    given as an object is read once for all of them."""
+    read: dict[int, Any] = {}
     for values in product(*axes.values()):
         own = dict(zip(axes, values, strict=True))
         shown = tuple((axis, _shown(value)) for axis, value in own.items())
@@ -139,6 +142,10 @@ def _planned(
         for method, seed in product(methods, seeds):
             title = re.sub(r"[^\w.+-]", "_", f"{name}-{row}-{_shown(method)}-seed{seed}")
             given = {**common, "method": method, **_flat(own), "seed": seed, "name": title}
+            if (data := given["data"]) is not None and not isinstance(data, str | Path):
+                if id(data) not in read:
+                    read[id(data)] = as_dataset(OWN, data)
+                given["data"] = read[id(data)]
             launch = launch_of(
                 dict.fromkeys(OBJECTS) | {n: v for n, v in given.items() if n not in NO_SETTINGS},
                 given.get("loss"),

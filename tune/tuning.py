@@ -32,7 +32,7 @@ from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import nested, versions
 from cluster.run.runtime import EarlyRay, ray_cluster
 from cluster.run.steps import Steps
-from fl.errors import UserError, reason_of
+from fl.errors import UserError, ended_by, reason_of
 from fl.events import Event
 from fl.federation import Request
 from fl.json_files import JsonObject, write_json
@@ -273,12 +273,11 @@ def run_trials(
                 verbose=0,
             ),
         )
-    began = time.perf_counter()
-    try:
+    began, seconds = time.perf_counter(), list[float]()
+    # A sweep that is stopped goes on later, and its trials took all of it.
+    with ended_by(lambda: seconds.append(add_seconds(folder, time.perf_counter() - began))):
         tuner.fit()
-    finally:  # a sweep that is stopped goes on later, and its trials took all of it
-        seconds = add_seconds(folder, time.perf_counter() - began)
-    return seconds
+    return seconds[0]
 
 
 def _tune_config(options: SweepOptions, seed: int, epochs: int, at_once: int) -> tune.TuneConfig:

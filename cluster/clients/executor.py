@@ -39,6 +39,8 @@ class RunningCohort:
     """Clients at work in one process: light ones of a group, by cohorts, or a single one."""
 
     jobs: list[Job]
+    size: int
+    """Clients of a cohort."""
     process: Process
     limit: float
     """Seconds that they may take; infinite where nothing is known of their model."""
@@ -100,12 +102,21 @@ class RayExecutor:
 
 
 def as_it_trains(job: Job) -> Job:
-    """The job; without waves if its task is not the one that was seen to train in slots."""
-    client = job.client
-    if not client.request.in_waves or job.task == client.training.task:
+    """The job; without waves if it is not the training that was seen to train in slots: it has
+    another task, or its record was measured with other settings than how long it trains, as
+    FedGen's without its generator."""
+    client, training = job.client, job.client.training
+    if not client.request.in_waves:
+        return job
+    seen, _ = training.probe(1, job.run_spec.num_classes)
+    if job.task == training.task and seen.speed_settings() == training.speed_settings():
         return job
     request = replace(client.request, in_waves=False)
     return replace(job, client=replace(client, request=request))
+
+
+def _overspent(error: Exception | None) -> bool:
+    return isinstance(error, RayTaskError) and isinstance(error.cause, OverspentError)
 
 
 class _Map:
@@ -204,7 +215,7 @@ class _Map:
             size = self._executor.sizes.next(jobs[0])
             limit = time_limit(jobs, self._executor.timeout, self.rates) or math.inf
             reference = self._actors.submit(process, jobs, size)
-            self._running[reference] = RunningCohort(jobs, process, limit)
+            self._running[reference] = RunningCohort(jobs, size, process, limit)
 
     def _receive(self, reference: Any, cohort: RunningCohort) -> list[Upload]:
         """The clients' uploads; none where they failed and wait to be tried again."""
@@ -235,6 +246,9 @@ class _Map:
         if len(cohort.jobs) == 1:
             self._try_again(cohort.jobs[0], reason, error)
         else:
+            size = min(cohort.size, len(cohort.jobs))
+            if _overspent(error) and size > 1:
+                self._executor.sizes.overspent(cohort.jobs[0], size)
             for half in halves(cohort.jobs):
                 self._enqueue(deque(half))
 
@@ -252,14 +266,13 @@ class _Map:
         self._failures[client.id] += 1
         attempt = self._failures[client.id]
         self._events.emit(AttemptFailed(client=client.id, attempt=attempt, reason=reason))
-        overspent = isinstance(error, RayTaskError) and isinstance(error.cause, OverspentError)
         if attempt >= attempts:
             self._give_up(job, f"{reason} (attempt {attempt} of {attempt})", error)
-        elif overspent and client.id in self._enlarged:
+        elif _overspent(error) and client.id in self._enlarged:
             self._give_up(job, f"{reason} (with twice the share it had first)", error)
         else:
             again = job
-            if overspent:
+            if _overspent(error):
                 self._enlarged.add(client.id)
                 again = replace(job, client=replace(client, request=larger(client.request)))
             try:

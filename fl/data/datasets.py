@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fl.bounds import Count, OneOf, Settings
-from fl.data.files import read_cinic10, read_torchvision
+from fl.data.files import files_of, read_cinic10, read_torchvision
 from fl.data.lazy import Augment, Lazy
 from fl.errors import UserError, unknown
 from fl.inputs import Inputs
@@ -268,7 +268,9 @@ def load(
     info, arrays = dataset_info(name), _read(name, data_root)
     train, test = (Split(arrays[f"{p}_images"], arrays[f"{p}_labels"]) for p in ("train", "test"))
     for split in (train, test):
-        _check(name, info, split)
+        if wrong := _wrong(info, split):
+            files = [f.name for f, _ in files_of(name, data_root, train=split is train)]
+            raise UserError(f"{name}: {wrong}, in {', '.join(files)} of {data_root}")
     whole = Dataset(name, train, test, info.num_classes)
     return subset(whole, max_train=max_train, max_test=max_test)
 
@@ -302,19 +304,16 @@ def _read(name: str, data_root: Path) -> Arrays:
     return found
 
 
-def _check(name: str, info: DatasetInfo, split: Split) -> None:
-    """Refuses complete files with wrong content, such as another data set's under this name."""
+def _wrong(info: DatasetInfo, split: Split) -> str | None:
+    """What is wrong with complete files, such as another data set's under this name."""
     images, labels = split.images, split.labels
     if images.shape[1:] != info.inputs.shape:
-        shapes = f"{images.shape[1:]} in its files; allowed: {info.inputs.shape}"
-        raise UserError(f"{name}: images of shape {shapes}")
+        return f"images of shape {images.shape[1:]}; allowed: {info.inputs.shape}"
     if len(images) != len(labels):
-        raise UserError(f"{name}: {len(images)} images but {len(labels)} labels in its files")
+        return f"{len(images)} images but {len(labels)} labels"
     if labels.min() < 0 or labels.max() >= info.num_classes:
-        raise UserError(
-            f"{name}: labels {labels.min()}..{labels.max()} in its files; "
-            f"allowed: 0..{info.num_classes - 1}"
-        )
+        return f"labels {labels.min()}..{labels.max()}; allowed: 0..{info.num_classes - 1}"
+    return None
 
 
 # Unlabelled images of another data set, for methods that distil on auxiliary data.

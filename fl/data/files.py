@@ -5,6 +5,7 @@ Of an image file each pixel is what its file means. Torchvision checks the files
 
 import logging
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings
@@ -85,6 +86,10 @@ class ImageFolder:
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
         file, label = self._files[index]
         return read_image(file), label
+
+    def named(self, index: int) -> str:
+        """The file of a sample, by which a refusal names it."""
+        return str(self._files[index][0])
 
 
 def check_names(of: str, names: Sequence[str]) -> None:
@@ -239,7 +244,7 @@ def read_torchvision(name: str, root: Path, *, train: bool) -> tuple[np.ndarray,
     except (MemoryError, ImportError):  # no fault of the files
         raise
     except Exception as error:  # of many kinds, by what is damaged
-        reason = reason_of(error) if isinstance(error, OSError) else "missing or damaged"
+        reason = reason_of(error) if isinstance(error, OSError) else _what_is_wrong(name, root)
         raise UserError(
             f"{name}: files in {root}: {reason}; `onefold data prepare {name} --data-root {root}` "
             "fetches them"
@@ -255,13 +260,55 @@ def read_torchvision(name: str, root: Path, *, train: bool) -> tuple[np.ndarray,
     return np.ascontiguousarray(images), np.asarray(labels, dtype=np.int64)
 
 
+def files_of(name: str, root: Path, *, train: bool) -> list[tuple[Path, str | None]]:
+    """The files of one split that torchvision reads, with their MD5 sums where it has them; of
+    CINIC-10 its folder."""
+    if name not in TORCHVISION:
+        return [(root / CINIC10, None)]
+    from torchvision import datasets
+
+    kind: Any = getattr(datasets, TORCHVISION[name])
+    if name == "svhn":
+        _, file, md5 = kind.split_list["train" if train else "test"]
+        return [(root / file, md5)]
+    if name in ("cifar10", "cifar100"):
+        meta = (kind.meta["filename"], kind.meta["md5"])
+        own = [*(kind.train_list if train else kind.test_list), meta]
+        return [(root / kind.base_folder / file, md5) for file, md5 in own]
+    part = "train" if train else "test" if name == "emnist" else "t10k"
+    stem = f"emnist-balanced-{part}" if name == "emnist" else part
+    folder, ends = root / TORCHVISION[name] / "raw", ("images-idx3", "labels-idx1")
+    return [(folder / f"{stem}-{end}-ubyte", None) for end in ends]
+
+
+def _what_is_wrong(name: str, root: Path) -> str:
+    """Which files are missing or damaged; that some are where each seems to be whole."""
+    from torchvision.datasets.utils import check_integrity
+
+    found: dict[str, list[str]] = {}
+    for file, md5 in chain(*(files_of(name, root, train=train) for train in (True, False))):
+        if not file.is_file():
+            found.setdefault("missing", []).append(str(file.relative_to(root)))
+        elif not (check_integrity(file, md5) if md5 else _is_whole(file)):
+            found.setdefault("damaged", []).append(str(file.relative_to(root)))
+    parts = [f"{state}: {listed(sorted({*files}))}" for state, files in found.items()]
+    return "; ".join(parts) or "missing or damaged"
+
+
 def remove_damaged(name: str, root: Path) -> None:
     """Deletes files that cannot be read of the MNIST family, of whose files torchvision only asks
     whether they are there before it fetches them."""
+    for file in root.glob(f"{TORCHVISION[name]}/raw/*-ubyte"):
+        if not _is_whole(file):
+            file.unlink()
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a file of the MNIST family can be read."""
     from torchvision.datasets.mnist import read_image_file, read_label_file
 
-    for file in root.glob(f"{TORCHVISION[name]}/raw/*-ubyte"):
-        try:
-            (read_image_file if "images" in file.name else read_label_file)(str(file))
-        except (RuntimeError, ValueError, TypeError, LookupError, AssertionError):
-            file.unlink()
+    try:
+        (read_image_file if "images" in file.name else read_label_file)(str(file))
+    except (RuntimeError, ValueError, TypeError, LookupError, AssertionError):
+        return False
+    return True

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fl.data.files import ImageFolder
 from fl.errors import UserError, reason_of
 from fl.seeding import all_streams, seed_for
 from fl.sources import key_of
@@ -188,7 +189,17 @@ def items_of(data: Any, sample: Callable[[Any], tuple[np.ndarray, Any]]) -> tupl
             labels.append(label)
             yield found[None]
 
-    return _first_reading(Items(data, sample, labels), read()), labels
+    return _first_reading(Items(data, sample, labels), read(), naming(data)), labels
+
+
+def numbered(row: int) -> str:
+    """The name of a sample that has none."""
+    return f"sample {row}"
+
+
+def naming(data: Any) -> Callable[[int], str]:
+    """What names a sample of a data set object in a refusal: its file, in a folder of images."""
+    return data.named if isinstance(data, ImageFolder) else numbered
 
 
 def mapped(array: np.memmap[Any, Any]) -> Lazy | None:
@@ -207,7 +218,9 @@ def mapped(array: np.memmap[Any, Any]) -> Lazy | None:
     return _first_reading(source, (array[k : k + ROWS] for k in range(0, len(array), ROWS)))
 
 
-def _first_reading(source: Items | Mapped, parts: Iterable[np.ndarray]) -> Lazy:
+def _first_reading(
+    source: Items | Mapped, parts: Iterable[np.ndarray], named: Callable[[int], str] = numbered
+) -> Lazy:
     """Reads all once; ``parts`` are the samples in order, some at a time."""
     digests: list[bytes] = []
     low = high = None
@@ -216,8 +229,8 @@ def _first_reading(source: Items | Mapped, parts: Iterable[np.ndarray]) -> Lazy:
             raise UserError("samples with NaN or infinite values")
         if low is not None and (part.shape[1:], part.dtype) != (low.shape, low.dtype):
             raise UserError(
-                f"samples of several shapes or types, {part.dtype} {part.shape[1:]} and "
-                f"{low.dtype} {low.shape}; scale or pad them"
+                f"samples of several shapes or types, {low.dtype} {low.shape} of {named(0)} and "
+                f"{part.dtype} {part.shape[1:]} of {named(len(digests))}; scale or pad them"
             )
         digests += [hashlib.sha256(own.tobytes()).digest() for own in part]
         least, most = part.min(0), part.max(0)

@@ -19,9 +19,18 @@ from torch.utils.data import Subset
 
 from fl.data.datasets import Dataset, Split
 from fl.data.files import check_names, in_one_form, pixels
-from fl.data.lazy import Augment, Lazy, is_lazy, items_of, mapped
+from fl.data.lazy import Augment, Lazy, is_lazy, items_of, mapped, naming, numbered
 from fl.errors import UserError, reason_of
-from fl.inputs import Inputs, as_inputs, channels_first, in_bytes, is_whole, together
+from fl.inputs import (
+    FAR,
+    Inputs,
+    as_inputs,
+    channels_first,
+    in_bytes,
+    is_whole,
+    together,
+    unlike_columns,
+)
 from fl.seeding import all_streams, numpy_generator, stream_states
 from fl.targets import NOT_COUNTED, Targets
 
@@ -37,8 +46,6 @@ LARGEST_VALUE = 1e4
 """Of a target: what clients answer is taken for a lie far above it (:mod:`fl.plausible`)."""
 FEW_CLASSES = 1000
 """More are allowed where there are as many samples, since labels count the classes from 0."""
-FAR = 10
-"""Widths of the training samples' range; test samples so far outside it are warned of."""
 log = logging.getLogger(__name__)
 IMAGE_COLUMNS = ("image", "img", "x")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "y")
@@ -76,6 +83,9 @@ def _as_dataset(name: str, data: Any) -> Dataset:
     if isinstance(data, Dataset):
         with _named(name):
             _check(data.train, data.test)
+            most = max(int(split.labels.max()) for split in (data.train, data.test))
+            if most >= data.num_classes:
+                raise UserError(f"label {most}; allowed: 0 to {data.num_classes - 1}")
         return data
     owned = {name: data}
     by_client = isinstance(data, Mapping) and not {"train", "test"} & data.keys()
@@ -110,6 +120,8 @@ def _parts(name: str, data: Any) -> dict[str, Any]:
         return {name: data}
     if missing := {"train", "test"} - data.keys():
         raise UserError(f"data {name}: no {' and no '.join(sorted(missing))} in the mapping")
+    if others := [str(part) for part in data if part not in ("train", "test")]:
+        log.warning("data %s: left out, beside train and test: %s", name, ", ".join(others))
     return {f"{name} {part}": data[part] for part in ("train", "test")}
 
 
@@ -203,7 +215,8 @@ def _read(name: str, data: Any) -> Raw:
     labels = _plain([np.asarray(label) for _, label in samples])
     if len({len(inputs) for inputs, _ in samples}) > 1:
         raise UserError("its samples differ in their inputs")
-    columns = [_numbers(_stacked(own)) for own in zip(*(i for i, _ in samples), strict=True)]
+    named, inputs = naming(data), zip(*(i for i, _ in samples), strict=True)
+    columns = [_numbers(_stacked(own, named)) for own in inputs]
     return tuple(columns) if len(columns) > 1 else columns[0], labels
 
 
@@ -302,11 +315,15 @@ def _array(image: Any) -> np.ndarray:
         raise UserError(f"no array: {reason_of(error)}") from None
 
 
-def _stacked(images: Sequence[np.ndarray]) -> np.ndarray:
+def _stacked(images: Sequence[np.ndarray], named: Callable[[int], str] = numbered) -> np.ndarray:
     alike = in_one_form(images)
-    shapes = {np.shape(image) for image in alike}
+    shapes = {np.shape(image): k for k, image in reversed([*enumerate(alike)])}
     if len(shapes) > 1:
-        raise UserError(f"samples of several shapes, {sorted(shapes)[:3]}; scale or pad them")
+        (k, one), (j, other), *_ = sorted((k, shape) for shape, k in shapes.items())
+        raise UserError(
+            f"samples of several shapes, {one} of {named(k)} and {other} of {named(j)}; scale or "
+            "pad them"
+        )
     return np.stack(alike)
 
 
@@ -321,8 +338,8 @@ def _numbers(samples: np.ndarray) -> np.ndarray:
             f"samples of type {samples.dtype} and shape {samples.shape}; expected numbers, "
             "(N, ...) with at least one axis for each sample"
         )
-    if samples.dtype.kind == "f" and not np.isfinite(samples).all():
-        raise UserError("samples with NaN or infinite values")
+    if samples.dtype.kind == "f" and not (np.abs(samples) <= np.finfo(np.float32).max).all():
+        raise UserError("samples with NaN or infinite values, in float32")
     if samples.dtype.kind in "iu" and not is_whole(samples):
         raise UserError("integers of 2**63 and more; allowed: less")
     return samples.astype(np.float32) if samples.dtype == bool else samples
@@ -453,6 +470,8 @@ def _check_alike(train: Split, test: Split) -> None:
     if train.images.shape[1:] != test.images.shape[1:]:
         shapes = f"{train.images.shape[1:]} and {test.images.shape[1:]}"
         raise UserError(f"training and test samples differ in shape: {shapes}")
+    if unlike := unlike_columns(train.images, test.images):
+        log.warning("training and test samples differ in %s: were both normalised alike?", unlike)
     learnt, tested = (Inputs.found(split.images) for split in (train, test))
     for one, other in zip(learnt.parts or [learnt], tested.parts or [tested], strict=True):
         _check_scale(one, other, one.kind == "floats" and test.images.dtype.kind in "fV")
@@ -481,6 +500,8 @@ def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Da
             f"{max(FEW_CLASSES, samples) - 1}, as labels count the classes"
         )
     named = names if len(names) == classes else ()
+    if names and not named:
+        log.warning("data %s: %d names of classes, labels up to %d", name, len(names), classes - 1)
     return Dataset(name, train, test, classes, class_names=named)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.data.shard import Shard
-from fl.errors import ServerFailed
+from fl.errors import ServerFailed, UserError
 from fl.federation import Batch, RunSpec
 from fl.fusion.distillation import agreed_logits
 from fl.fusion.fit import Fit, FitSpec, Inference
@@ -24,6 +24,7 @@ from fl.fusion.synthesis import Draw, Drawn, draw_samples
 from fl.metrics.accuracy import answers, confusion, scores
 from fl.models import Decoder, in_fast_layout
 from fl.targets import Targets
+from fl.training.recipe import check_labels
 from fl.training.reduced import reduced
 from kernels.filter import Local, nearest_of
 from kernels.groups import Sums
@@ -237,11 +238,16 @@ class Rank:
             torch.cuda.empty_cache()
 
     def fit(self, spec: FitSpec) -> Iterator[Report]:
-        """Trains the model in place and reports every epoch; all ranks must do so together."""
-        model = self._here(spec.model)
+        """Trains the model in place and reports every epoch; all ranks must do so together.
+
+        Raises:
+            UserError: a label is no class of the model's.
+        """
+        model, data = self._here(spec.model), self._gathered(spec.columns)
+        _check_labels(spec, data, self.run_spec)
         fit = Fit(
             replace(spec, model=model),
-            self._gathered(spec.columns),
+            data,
             seed=self.run_spec.seed,
             group=self.group,
         )
@@ -297,6 +303,14 @@ class Rank:
         if self.device.type == "cuda" and 2 * nbytes > torch.cuda.mem_get_info(self.device)[0]:
             return torch.device("cpu")
         return self.device
+
+
+def _check_labels(spec: FitSpec, data: Batch, run_spec: RunSpec) -> None:
+    try:
+        if "labels" in data:
+            check_labels(data["labels"], spec.model, run_spec.outputs)
+    except UserError as error:
+        raise UserError(f"{spec.stage}: {error}") from None
 
 
 def _is_due(spec: FitSpec, epoch: int, seconds: float) -> bool:

@@ -7,6 +7,7 @@ ranks' results together.
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain, zip_longest
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fl.data.shard import Shard
+from fl.errors import ended_by
 from fl.events import Epoch, Events
 from fl.federation import Batch, RunSpec
 from fl.fusion.checkpoints import Checkpoints, name_of
@@ -270,7 +272,7 @@ class Server(ABC):
             key = self._fit_key(spec, given)
             reports = checkpoints.load(stage, key)
         loaded = len(reports)
-        try:
+        with ended_by(checkpoints.wait) if checkpoints else nullcontext():
             for report in self._reports(spec, given, reports):
                 if report.state:  # the last state is enough
                     reports = [replace(r, state=None, memory=None) for r in reports]
@@ -278,9 +280,6 @@ class Server(ABC):
                 if checkpoints and report.state:
                     self._save(checkpoints, spec, key, given, reports)
                 self._emit(spec, report)
-        finally:
-            if checkpoints:
-                checkpoints.wait()
         if reports[-1].state and not (self.trains_in_place and len(reports) > loaded):
             load_whole(model, reports[-1].state.on(self.device)["model"])
         model.eval()

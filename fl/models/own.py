@@ -93,6 +93,12 @@ def _asked(name: str, make: Callable[..., Any]) -> tuple[str, ...]:
                 f"model {name} needs {parameter.name}; it can be given {', '.join(KNOWN)}: "
                 "give what else it needs a default"
             )
+        if parameter.name == "width" and optional:
+            raise UserError(
+                f"model {name}: width has the default {parameter.default!r}, but a run gives it "
+                "classifier.width, a factor on the paper's size: leave the default out if it is "
+                "that, else name it otherwise"
+            )
     return tuple(known for known in KNOWN if known in parameters)
 
 

@@ -235,9 +235,9 @@ def register_model(
         name: letters, digits and ``. _ + -``; not one of Onefold's models.
         make: a `torch.nn.Module` class, or a function that makes one. Of ``shape`` (that of one
             sample; ``image_shape`` is the same), ``num_classes`` and ``width`` it gets those that
-            it names as parameters. The module maps samples (B, ...), as
-            :func:`fl.inputs.as_inputs` gives them, to logits (B, num_classes). If it has a method
-            ``training_loss(samples, targets)``, clients minimise what that returns.
+            it names as parameters, ``width`` without a default of its own. The module maps samples
+            (B, ...), as :func:`fl.inputs.as_inputs` gives them, to logits (B, num_classes). If it
+            has a method ``training_loss(samples, targets)``, clients minimise what that returns.
         loss: what clients minimise in place of cross-entropy, or of what the targets say: a
             function of answers (B, ...) and targets (B, ...), to a number or one for each, (B,).
 

@@ -10,10 +10,11 @@ from typing import Literal, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from fl.errors import UserError
 from fl.events import report
 from fl.exchange import Tensors
 from fl.federation import Batch, TaskInput, TaskOutput, Training
-from fl.models.common import load_whole
+from fl.models.common import Built, load_whole
 from fl.models.registry import smallest_batch
 from fl.seeding import in_round, seeded, streams_restored
 from fl.training.optimizers import (
@@ -119,6 +120,7 @@ def epochs_of(
     """
     device, shard = inputs.device, inputs.shard
     rows = {"labels": shard.wanted, **(columns or {})}
+    check_labels(rows["labels"], model, shard.num_classes)
     if not shard.varies:
         rows["images"] = shard.images
     rows = {name: column.to(device) for name, column in rows.items()}
@@ -185,6 +187,29 @@ class Epochs:
 
     def __length_hint__(self) -> int:
         return self.left
+
+
+def check_labels(labels: Tensor, model: nn.Module | None, num_classes: int) -> None:
+    """Refuses labels, integers (N,), that are no class: some losses would be NaN, and some leave
+    such samples out, as cross-entropy does those of -100.
+
+    Args:
+        labels: all that are trained on; others than such integers are left to the loss.
+        model: what is trained, which may have a class more than there are, if it was built here.
+        num_classes: of the data, where there is no model.
+
+    Raises:
+        UserError: names the label.
+    """
+    if labels.ndim != 1 or labels.is_floating_point() or not len(labels):
+        return
+    built = [vars(part).get("built_as") for part in model.modules()] if model is not None else []
+    known = [b.num_classes for b in built if isinstance(b, Built)]
+    classes = max(known) if known else num_classes if model is None else math.inf
+    least, most = (int(label) for label in labels.aminmax())
+    if least < 0 or most >= classes:
+        end = "and more" if classes == math.inf else f"to {classes - 1}"
+        raise UserError(f"label {least if least < 0 else most}; allowed: 0 {end}")
 
 
 def cut(order: Tensor, size: int, least: int = 1) -> Sequence[Tensor]:

@@ -83,17 +83,22 @@ class CohortSizes:
         self._trials: dict[str, dict[int, list[float]]] = {}
         self._peaks: dict[str, dict[int, int]] = {}
         self._chosen: dict[str, int] = _read(cache) if cache else {}
+        self._fits: dict[str, int] = {}
+        """Sizes of kinds of which a cohort did not fit into memory."""
 
     def next(self, job: Job) -> int:
         """How many clients of this kind should train together next."""
         if not _trains_in_cohorts(job):
             return 1
-        if _in_waves(job):
-            return SLOTS
-        kind = _kind(job)
-        if kind not in self._chosen:
-            return self._to_try(job) or self._best(kind)
-        return self._chosen[kind]
+        size, kind = SLOTS, _kind(job)
+        if not _in_waves(job):
+            size = self._chosen.get(kind) or self._to_try(job) or self._best(kind)
+        return min(size, self._fits.get(kind, size))
+
+    def overspent(self, job: Job, size: int) -> None:
+        """Records that a cohort of so many, two or more, did not fit into memory: the next ones of
+        this kind have about half as many clients."""
+        self._fits[_kind(job)] = 1 << ((size - 1).bit_length() - 1)
 
     def knows(self, job: Job) -> bool:
         """Whether this kind of training has been tried out, or needs no trials."""

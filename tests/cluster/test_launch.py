@@ -161,7 +161,7 @@ def test_a_client_over_its_share_stops_the_run_or_is_left_out_as_asked(tmp_path:
     [
         (["--runtime=inprocess", "--num-clients=1000"], "samples"),
         (["--runtime=inprocess", "--aggregate=krum", "--num-clients=8"], "at least 5 clients of"),
-        (["--runtime=inprocess", "--dataset=mnist", "--data-root=nowhere"], "missing or damaged"),
+        (["--runtime=inprocess", "--dataset=mnist", "--data-root=nowhere"], "missing: MNIST/raw/"),
         (["--resources.classifier.cpus=4096"], "asks for 4096 cores, "),
         (
             ["--resources.models", "vgg9.memory-bytes=1000000000000000"],

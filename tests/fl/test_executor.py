@@ -81,6 +81,33 @@ def test_a_wave_of_few_may_take_as_long_as_a_full_one() -> None:
     assert few == time_limit([light(k, size=9) for k in range(256)], None, rates)
 
 
+class _Held(list[int]):
+    """What a cohort has in memory."""
+
+
+def test_in_process_cohorts_go_on_with_the_size_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    held: list[weakref.ref[_Held]] = []
+
+    def fits_by_four(cohort: Sequence[TaskInput]) -> list[TaskOutput]:
+        assert all(own() is None for own in held)  # that of a cohort that failed is let go of
+        tensors = _Held(range(9))
+        held.append(weakref.ref(tensors))
+        sizes.append(len(cohort))
+        if len(cohort) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return [TaskOutput(tensors={}) for _ in cohort]
+
+    task = task_for_many(fits_by_four)
+    jobs = [replace(light(k, size=9), task=task) for k in range(64)]
+    monkeypatch.setattr("fl.training.sizes._in_waves", lambda job: True)
+    monkeypatch.setattr("fl.training.sizes.SLOTS", 16)
+    found = list(InProcess(TRAIN).run(jobs, Events()))
+    assert all(isinstance(end, Upload) for _, end in found)
+    assert [job.client.id for job, _ in found] == [*range(64)]
+    assert sizes == [16, 8, 4, 4, 8, *[4] * 14]
+
+
 def slow(inputs: TaskInput) -> TaskOutput:
     time.sleep(0.5)
     return TaskOutput(tensors={})

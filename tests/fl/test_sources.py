@@ -1,5 +1,6 @@
 """The digest of what users write tells another version from the same one."""
 
+import copy
 import logging
 import subprocess
 import sys
@@ -154,8 +155,11 @@ import contextlib
 import functools
 import torch
 import torch.nn.functional as F
+from numpy import exp
 
 class Times:
+    __unit__ = 1.0
+
     def __init__(self, function, factor):
         functools.update_wrapper(self, function)
         self.factor = factor
@@ -182,6 +186,10 @@ def quiet(x):
 def by_kind(x):
     return 9 * x
 
+@torch.set_grad_enabled(False)
+def frozen(x: int | None):
+    return exp(x)
+
 @contextlib.contextmanager
 def scaled(x):
     yield 11 * x
@@ -192,7 +200,8 @@ mapped = torch.vmap(lambda x: 13 * x)
 def thing(x):
     with scaled(x) as y:
         x = mapped(y + learned)
-    return times(x) + wrapper(x) + swapped(left=x, right=0) + quiet(x) + by_kind(x)
+    found = times(x) + wrapper(x) + swapped(left=x, right=0) + quiet(x) + by_kind(x)
+    return found + frozen(x)
 """
 
 
@@ -207,6 +216,12 @@ def thing(x):
         ("11 * x", "8 * x"),
         ("13 * x", "8 * x"),
         ("requires_grad=True", "requires_grad=False"),
+        ('autocast("cpu")', 'autocast("cpu", dtype=torch.float16)'),
+        ('autocast("cpu")', 'autocast("cuda")'),
+        ('autocast("cpu")', "set_grad_enabled(True)"),
+        ("no_grad", "inference_mode"),
+        ("set_grad_enabled(False)", "set_grad_enabled(True)"),
+        ("__unit__ = 1.0", "__unit__ = 2.0"),
     ],
 )
 def test_what_wraps_a_function_is_not_taken_for_it(old: str, new: str) -> None:
@@ -215,6 +230,17 @@ def test_what_wraps_a_function_is_not_taken_for_it(old: str, new: str) -> None:
         changed = changed.replace("return left", "return right")
     assert digest(changed) != digest(WRAPPERS)
     assert digest(WRAPPERS) == digest(WRAPPERS)
+
+
+def test_what_it_is_does_not_change_by_being_used() -> None:
+    """Decorators keep caches, and classes those of how they are pickled."""
+    names: dict[str, object] = {"__name__": "the_users"}
+    exec(compile(WRAPPERS, "<cell>", "exec"), names)
+    before = code_of(names["thing"])
+    for name in ("by_kind", "quiet", "frozen"):
+        names[name](3)  # type: ignore[operator]
+    copy.copy(names["times"])
+    assert code_of(names["thing"]) == before
 
 
 def test_a_decorator_of_a_package_leaves_a_function_at_home() -> None:

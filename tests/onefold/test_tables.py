@@ -35,8 +35,8 @@ pytestmark = pytest.mark.usefixtures("elsewhere", "undrawn")
 
 def made(axes: dict[str, Any], **settings: Any) -> Any:
     common: dict[str, Any] = {"num_clients": 3, "runtime": "inprocess", "progress": False}
-    common |= {"classifier": {"epochs": 2}, "name": "mine"}
-    return onefold.grid(axes, (DATA, LABELS), **{**common, **settings})
+    common |= {"classifier": {"epochs": 2}, "name": "mine", "data": (DATA, LABELS)}
+    return onefold.grid(axes, **{**common, **settings})
 
 
 def test_every_combination_is_a_run_of_its_own_and_the_table_has_their_means() -> None:
@@ -52,6 +52,29 @@ def test_every_combination_is_a_run_of_its_own_and_the_table_has_their_means() -
         assert cell["mean"] == pytest.approx(100 * np.mean([r.accuracy for r in results]))
     assert table.text == Path("runs/mine.md").read_text()
     assert table.picture.read_bytes().startswith(b"\x89PNG")
+
+
+class Counted:
+    """A data set object that counts how often its last sample is read."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def __len__(self) -> int:
+        return len(LABELS)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        self.reads += index == len(LABELS) - 1
+        return DATA[index], int(LABELS[index])
+
+
+def test_data_is_read_once_for_all_runs() -> None:
+    data, other = Counted(), Counted()
+    made({"seed": [0, 1]}, data=data, model=Narrow, method="fedavg")
+    assert data.reads == 1
+    table = made({"data": [other]}, data=None, name="others", model=Narrow, method="fedavg")
+    assert other.reads == 1
+    assert len(table.results) == 1
 
 
 def test_models_may_be_among_the_values_and_no_run_of_other_settings_is_taken() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fl.training.generated import LocalFedGen
 from ray.exceptions import RayActorError, RayTaskError
 
 from cluster.clients import actors, executor
@@ -25,6 +26,7 @@ from fl.events import Events
 from fl.exchange import ClientNote, Upload
 from fl.executor import InProcess
 from fl.federation import Job, Request, Task, TaskInput, TaskOutput
+from fl.methods.fedper import LocalFedRep
 from fl.training import sizes, slots
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
@@ -45,6 +47,10 @@ class Worker:
     """A client's process, which trains nobody; also the mailbox."""
 
     fails: Callable[[Job], Exception | None] = staticmethod(lambda job: None)
+    holds: Callable[[Sequence[Job]], bool] = staticmethod(lambda jobs: True)
+    """Whether a cohort fits into memory."""
+    tried: list[int]
+    """Sizes of cohorts, of all processes."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -58,7 +64,13 @@ class Worker:
     def run(self, sent: list[Sent], size: int, *columns: Any) -> Any:
         if error := next(filter(None, (self.fails(each.job) for each in sent)), None):
             return Reference(error=error)
-        notes = (ClientNote(client=each.job.client.id, seconds=1.0) for each in sent)
+        cohort = min(size, len(sent))
+        for first in range(0, len(sent), size):
+            self.tried.append(cohort)
+            if not self.holds([each.job for each in sent[first : first + size]]):
+                return Reference(error=RayTaskError("run", "", OverspentError("too much")))
+        ids = (each.job.client.id for each in sent)
+        notes = (ClientNote(client=id, seconds=1.0, cohort=cohort) for id in ids)
         return [np.frombuffer(note.pack({}), np.uint8) for note in notes]
 
 
@@ -72,6 +84,7 @@ class Standing(Bundles):
 @pytest.fixture(autouse=True)
 def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     made = FakeRay(Worker)
+    Worker.tried = []
     monkeypatch.setattr(actors, "ray", made)
     monkeypatch.setattr(executor, "ray", made)
     monkeypatch.setattr(executor, "await_gpus", lambda bundles: None)
@@ -85,11 +98,14 @@ class Calls:
         self.sizes: list[int] = []
         self.at_once: list[Counter[tuple[int | None, bool]]] = []
         """Processes by their GPU and whether they have a wave."""
+        self.waves = 0
+        """Clients in waves."""
         submit = actors.Actors.submit
 
         def watched(own: actors.Actors, process: Process, jobs: list[Job], size: int) -> Any:
             at_work = (p for p in own.processes if not p.idle)
             self.at_once.append(Counter((p.slot.gpu, p.request.in_waves) for p in at_work))
+            self.waves += len(jobs) if process.request.in_waves else 0
             if process.request.shared:
                 self.sizes.append(len(jobs))
             return submit(own, process, jobs, size)
@@ -194,6 +210,26 @@ def test_in_one_process_waves_follow_the_first_cohort(monkeypatch: pytest.Monkey
     assert found == [8] * 8 + [9] * 9 + [4] * 4
 
 
+def test_waves_go_on_with_the_size_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worker, "holds", staticmethod(lambda jobs: len(jobs) <= 40))
+    assert len(ended(jobs(2000, WAVES))) == 2000
+    sizes = list(Worker.tried)
+    assert [size for size in sizes if size > 40] == [250, 128, 64, 62]
+    assert sizes.count(32) > 50
+
+
+def test_one_client_of_many_samples_makes_no_small_waves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def holds(jobs: Sequence[Job]) -> bool:
+        return len(jobs) == 1 or all(job.client.id for job in jobs)
+
+    monkeypatch.setattr(Worker, "holds", staticmethod(holds))
+    found = ended(jobs(2000, WAVES))
+    assert all(isinstance(end, Upload) for end in found.values())
+    assert len(found) == 2000
+    assert Worker.tried[-1] == 250
+    assert len(Worker.tried) < 40
+
+
 def another(inputs: TaskInput) -> TaskOutput:
     return TaskOutput(tensors={})
 
@@ -201,6 +237,22 @@ def another(inputs: TaskInput) -> TaskOutput:
 def test_what_is_not_their_training_takes_no_wave(calls: Calls) -> None:
     assert len(ended(jobs(30, WAVES, task=another))) == 30
     assert {(0, False): 10} in calls.at_once
+
+
+@pytest.mark.parametrize(
+    ("training", "in_waves"), [(LocalFedGen(), 0), (LocalFedRep(head_epochs=2), 30)]
+)
+def test_a_record_that_was_measured_as_another_takes_no_wave(
+    training: ClassifierConfig, in_waves: int, calls: Calls
+) -> None:
+    """FedGen's clients train in slots in the first round alone, by FedAvg's record."""
+    given = [
+        replace(own, client=replace(own.client, training=record), task=training.task)
+        for record, first in ((training, 0), (training.first_round, 30))
+        for own in jobs(30, WAVES, first=first)
+    ]
+    assert len(ended(given)) == 60
+    assert calls.waves == 30 + in_waves
 
 
 def test_a_process_is_given_several_small_cohorts_at_once(calls: Calls) -> None:

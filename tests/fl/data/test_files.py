@@ -22,7 +22,7 @@ def mnist(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def refused(root: Path, name: str = "mnist", why: str = "missing or damaged") -> None:
+def refused(root: Path, why: str = f"damaged: {IMAGES}", name: str = "mnist") -> None:
     with pytest.raises(UserError) as caught:
         load(name, root)
     remedy = f"`onefold data prepare {name} --data-root {root}` fetches them"
@@ -31,9 +31,11 @@ def refused(root: Path, name: str = "mnist", why: str = "missing or damaged") ->
 
 def test_a_missing_file_is_refused_and_a_folder_is_no_file(mnist: Path) -> None:
     (mnist / LABELS).unlink()
-    refused(mnist)
+    refused(mnist, f"missing: {LABELS}")
     (mnist / LABELS).mkdir()
-    refused(mnist)
+    refused(mnist, f"missing: {LABELS}")
+    (mnist / IMAGES).write_bytes(b"")
+    refused(mnist, f"damaged: {IMAGES}; missing: {LABELS}")
 
 
 @pytest.mark.parametrize("length", [0, 3, 10, 16, 1000, 47_055, 47_057])
@@ -61,7 +63,9 @@ def test_values_of_another_type_are_damage(mnist: Path) -> None:
 
 def test_images_of_another_size_are_refused(mnist: Path) -> None:
     write_idx(mnist / IMAGES, fake_images(60, 8, 8))
-    with pytest.raises(UserError, match=r"mnist: images of shape \(1, 8, 8\) in its files"):
+    with pytest.raises(
+        UserError, match=r"mnist: images of shape \(1, 8, 8\); .*, in train-images-idx3-ubyte, "
+    ):
         load("mnist", mnist)
 
 
@@ -74,7 +78,7 @@ def test_a_changed_byte_in_cifar_is_damage(
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    refused(tmp_path, name)
+    refused(tmp_path, f"damaged: {path.relative_to(tmp_path)}", name)
 
 
 def test_a_file_the_system_will_not_open_is_reported_in_its_words(

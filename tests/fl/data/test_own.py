@@ -14,7 +14,7 @@ from torch.utils.data import Subset
 
 from fl.data.by_path import is_path, read_arrays, read_hugging_face, read_path
 from fl.data.catalogue import load, short_name
-from fl.data.datasets import Dataset
+from fl.data.datasets import Dataset, Split
 from fl.data.own import as_dataset
 from fl.data.partition import PartitionConfig, hold_out, make_partition
 from fl.errors import UserError
@@ -156,6 +156,14 @@ def test_images_at_two_scales_are_refused_not_scored(train: np.ndarray, test: np
         as_dataset("x", Dataset("made by hand", *splits, num_classes=4))
 
 
+@pytest.mark.parametrize("label", [-100, 4])
+def test_a_data_set_made_by_hand_has_labels_of_its_classes_alone(label: int) -> None:
+    good, bad = (Split(COLOUR, own) for own in (LABELS, np.where(LABELS == 3, label, LABELS)))
+    for train, test in ((good, bad), (bad, good)):
+        with pytest.raises(UserError, match=f"data x: label {label}; allowed: 0 "):
+            as_dataset("x", Dataset("made by hand", train, test, num_classes=4))
+
+
 def test_several_inputs_are_at_one_scale_too() -> None:
     one, other = (((images, SMOOTH[:, 0, 0]), LABELS) for images in (COLOUR, COLOUR.astype(float)))
     with pytest.raises(UserError, match=r"the training samples are images .* to 255"):
@@ -176,6 +184,41 @@ def test_floats_that_were_normalised_on_one_side_alone_are_told(
         caplog.clear()
 
 
+def test_what_is_left_out_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    part = COLOUR, LABELS
+    as_dataset("x", {"train": part, "validation": part, "test": part})
+    assert "left out, beside train and test: validation" in caplog.messages.pop()
+    as_dataset("x", Listed(list(zip(COLOUR, LABELS, strict=True)), classes=["cat", "dog"]))
+    assert "2 names of classes, labels up to 3" in caplog.messages.pop()
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_table_that_was_normalised_on_one_side_alone_is_told(
+    wide: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By column: an income of thousands hides what was done to an age."""
+    stream = np.random.default_rng(0)
+    rows, labels = stream.normal([40, 3, 0.5], [12, 1, 0.2], (400, 3)), np.arange(400) % 2
+    rows[:, 2] = stream.random(400) < 0.01  # seldom
+    if wide:
+        rows = np.hstack([rows, stream.lognormal(10, 2, (400, 1))])
+    normal = (rows - rows.mean(0)) / rows.std(0)
+    for train, test in ((rows, rows), (normal, normal)):
+        as_dataset("x", ((train[:300], labels[:300]), (test[300:], labels[300:])))
+    as_dataset("x", {"a": (rows, labels), "b": (rows, labels)})
+    assert not caplog.messages
+    for train, test in ((rows, normal), (normal, rows)):
+        both = (train[:300], labels[:300]), (test[300:], labels[300:])
+        as_dataset("x", both)
+        assert "column 0, of " in caplog.messages[0]
+        as_dataset("x", tuple(((own, own), its) for own, its in both))
+        assert "were both normalised alike?" in caplog.messages[-1]
+        caplog.clear()
+    np.save(tmp_path / "rows.npy", rows.astype(np.float32))
+    as_dataset("x", ((np.load(tmp_path / "rows.npy", mmap_mode="r"), labels), (normal, labels)))
+    assert "column 0, of " in caplog.messages[0]
+
+
 @pytest.mark.parametrize(
     ("data", "line"),
     [
@@ -187,6 +230,7 @@ def test_floats_that_were_normalised_on_one_side_alone_are_told(
         ((COLOUR, LABELS.astype(str)), "labels of type <U"),
         ((COLOUR, LABELS.astype("m8[s]")), "labels of type timedelta64"),
         ((COLOUR / 0.0, LABELS), "samples with NaN or infinite values"),
+        ((SMOOTH.astype(float) * 1e39, LABELS), "samples with NaN or infinite values, in float32"),
         ((COLOUR.astype(complex), LABELS), "samples of type complex128"),
         ((COLOUR[:, 0, 0, 0], LABELS), "with at least one axis for each sample"),
         ((COLOUR % 2, LABELS), "uint8 that are 0 or 1 look like no images"),
@@ -194,7 +238,10 @@ def test_floats_that_were_normalised_on_one_side_alone_are_told(
         ((SMOOTH, LABELS.astype(float)), "targets of the floats 0 to 3: give integers for classes"),
         ((pd.DataFrame(SMOOTH[:, 0, 0]).iloc[::-1], pd.Series(LABELS)), "index is not the labels'"),
         ((np.ma.masked_greater(SMOOTH, 0.9), LABELS), "masked values; fill them in"),
-        (Listed([(COLOUR[0], 1), (COLOUR[0, :, :4], 0)]), "samples of several shapes"),
+        (
+            Listed([(COLOUR[0], 1), (COLOUR[0, :, :4], 0)]),
+            "several shapes, .* of sample 0 and .* of sample 1",
+        ),
         (
             {
                 "train": Listed([(COLOUR[0], 1)] * 3, classes=["cat", "dog"]),
@@ -314,6 +361,17 @@ def test_what_is_wrong_is_one_line_with_what_was_expected(tmp_path: Path) -> Non
         with pytest.raises(UserError, match=line) as caught:
             read_path(str(tmp_path / name))
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.0], ids=["in memory", "read when needed"])
+def test_an_image_of_another_size_is_named(
+    share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fl.data.lazy.MEMORY_SHARE", share)
+    odd = folder(tmp_path / "pets") / "dog" / "3.png"
+    Image.fromarray(np.zeros((4, 5, 3), np.uint8)).save(odd)
+    with pytest.raises(UserError, match=rf"several shapes.* and .*\(.*\) of {odd}; scale or pad"):
+        read_path(str(tmp_path / "pets"))
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

@@ -186,6 +186,29 @@ def test_an_error_of_the_thread_ends_the_fit(
         fitted(Checkpoints(tmp_path, every=0))
 
 
+@pytest.mark.parametrize("first", [KeyboardInterrupt, Killed])
+def test_a_full_disk_hides_no_other_error(
+    first: type[BaseException],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def full(path: Path, value: Any, about: str) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    def stop(event: Event) -> None:
+        if isinstance(event, Epoch):
+            raise first
+
+    monkeypatch.setattr(checkpoints_module, "save_tensors", full)
+    made = SingleServer(PROBLEM, TEST, Events(stop), CPU, Checkpoints(tmp_path, every=0))
+    with pytest.raises(first) as caught:
+        made.fit(model(), data(), loss=CE, config=CONFIG, stage="fusion")
+    (note,) = caught.value.__notes__
+    assert "No space left on device" in note
+    assert caplog.messages == [note]
+
+
 def test_a_state_stays_as_it_was_put_aside_and_crosses_processes() -> None:
     weights = torch.ones(2, requires_grad=True)
     state = put_aside({"epoch": 3, "model": {"a": weights}, "reduced": [weights]}, CPU)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fl.data.shard import Shard
-from fl.errors import ServerFailed
-from fl.federation import RunSpec
+from fl.errors import ServerFailed, UserError
+from fl.federation import Batch, RunSpec
 from fl.fusion import rank
 from fl.fusion.fit import FitConfig, FitSpec
 from fl.fusion.group import Group
@@ -21,7 +21,7 @@ from fl.training.generator import starting_generator
 from kernels import Filtered, nearest_to_centroid
 from kernels.exact import rounded, unit_for
 from kernels.filter import nearest_of
-from tests.fl.fusion.serving import CE, TEST, data
+from tests.fl.fusion.serving import CE, TEST, data, model, server
 from tests.fl.fusion.threads import ThreadGroup, on_ranks
 from tests.fl.toy import CPU, GENERATOR, PROBLEM, same_bits
 
@@ -276,3 +276,27 @@ def test_a_value_that_is_none_ends_all_ranks(rank: int) -> None:
     images[40 * rank, 3] = torch.nan
     with pytest.raises(ValueError, match=r"sample \d+ has NaN or infinite values"):
         over_ranks(images, labels, [20], 0.7, None)
+
+
+class OneLesson:
+    """The same data in each epoch."""
+
+    def __init__(self, own: Batch) -> None:
+        self.memory: dict[str, Tensor] = {}
+        self._own = own
+
+    def epoch(self, number: int) -> Batch:
+        return self._own
+
+    def digest(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize("label", [-100, -1, 3])
+@pytest.mark.parametrize("form", [dict, OneLesson])
+def test_a_label_that_is_no_class_is_refused_by_name(label: int, form: Any) -> None:
+    """Cross-entropy leaves -100 out; the kernels' on a GPU would read another row."""
+    own = data()
+    own["labels"][4] = label
+    with pytest.raises(UserError, match=f"^fusion: label {label}; allowed: 0 to 2$"):
+        server().fit(model(), form(own), loss=CE, config=CONFIG, stage="fusion")

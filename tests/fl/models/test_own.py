@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -59,6 +60,14 @@ def needs_more(num_classes: int, depth: int) -> nn.Module:
     return fixed()
 
 
+def with_units(num_classes: int, width: int = 64) -> nn.Module:
+    return fixed()
+
+
+def with_width(num_classes: int, width: float) -> nn.Module:
+    return fixed()
+
+
 @pytest.mark.parametrize(
     ("name", "make", "line"),
     [
@@ -67,6 +76,8 @@ def needs_more(num_classes: int, depth: int) -> nn.Module:
         ("mine", fixed(), "expected the class or a function"),
         ("mine", "Net", "expected a torch.nn.Module class or a function that makes one, got str"),
         ("mine", needs_more, "needs depth; it can be given shape, image_shape, num"),
+        ("mine", with_units, "width has the default 64, but a run gives it classifier.width"),
+        ("mine", partial(with_width, width=2), "width has the default 2, but a run gives it"),
     ],
 )
 def test_what_is_no_model_is_refused_in_one_line(name: str, make: Any, line: str) -> None:

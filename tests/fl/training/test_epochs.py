@@ -22,7 +22,7 @@ from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 from fl.training.recipe import cut
 from fl.training.task import train_many
-from tests.fl.toy import CLASSIFIER, GENERATOR, VGG, same_bits, shard
+from tests.fl.toy import CLASSIFIER, GENERATOR, VGG, same_bits, shard, task_input
 from tests.fl.training.cohorts import inputs
 from tests.fl.training.local import DATA, STILL, close, start_of, train, weights
 from tests.registries import registries_restored
@@ -175,3 +175,13 @@ def test_steps_are_as_many_as_there_are_batches(least: int) -> None:
     for count in range(least, 20):
         batches = cut(torch.arange(count), training.batch_size, least)
         assert training.steps(count, least) == 3 * len(batches)
+
+
+@pytest.mark.parametrize("label", [-100, -1, 3])
+@pytest.mark.parametrize("training", [CLASSIFIER, GENERATOR], ids=["classifier", "generator"])
+def test_a_label_that_is_no_class_is_refused_by_name(label: int, training: Training) -> None:
+    """Cross-entropy leaves -100 out, and its mean is NaN where no other is left."""
+    own = shard(3, 3, 3)
+    own = replace(own, labels=own.labels.index_fill(0, torch.tensor([4]), label))
+    with pytest.raises(UserError, match=f"^label {label}; allowed: 0 to 2$"):
+        train_many(training.task, [task_input(training, own)])
