@@ -1,4 +1,4 @@
-"""How a run computes: float32 exactly or rounded to TF32 on a GPU; the same bits each time."""
+"""How a run computes: float32 exactly or rounded to TF32, on how many threads; the same bits."""
 
 import os
 from collections.abc import Iterator
@@ -33,6 +33,17 @@ def arithmetic(device: torch.device, *, tf32: bool) -> Iterator[None]:
             stack.enter_context(_precision(torch.backends.cudnn, "conv", "rnn", to=to))
             stack.enter_context(_repeatable())
         yield
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Inside, torch computes on so many threads: another number rounds sums differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

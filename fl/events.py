@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from fl.json_files import JsonObject, SettingValues
@@ -23,7 +23,7 @@ class Event:
 
     def to_json(self) -> JsonObject:
         """As it stands in ``metrics.jsonl``."""
-        return {"event": self.name, **asdict(self)}
+        return {"event": self.name, **vars(self)}
 
     @classmethod
     def of_json(cls, values: SettingValues) -> Self:
@@ -201,9 +201,9 @@ class RoundEnd(Event):
 
     def to_json(self) -> JsonObject:
         """As it stands in ``metrics.jsonl``: without the model."""
-        values = asdict(replace(self, model=None))
+        values = super().to_json()
         del values["model"]
-        return {"event": self.name, **values}
+        return values
 
 
 @dataclass(frozen=True, kw_only=True)

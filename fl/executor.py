@@ -11,12 +11,12 @@ from threading import Timer
 
 import torch
 
-from fl.arithmetic import arithmetic
+from fl.arithmetic import arithmetic, threads
 from fl.data.datasets import Split
 from fl.data.shard import Shard
 from fl.errors import ClientFailed
 from fl.events import ClientProgress, ClientStart, Events
-from fl.exchange import ClientNote, Upload, readable_notes, unpack
+from fl.exchange import ClientNote, Upload, of_cohort, readable_notes, unpack
 from fl.federation import Job, TaskInput
 from fl.memory import peak_memory, retain_freed_memory
 from fl.training.progress import reported_to
@@ -77,13 +77,9 @@ def run_jobs(jobs: Sequence[Job], train: Split, place: Place = HERE) -> list[byt
     retain_freed_memory()
     began, begin = time.time(), time.perf_counter()
     device = device_here()
-    threads_before = torch.get_num_threads()
-    torch.set_num_threads(jobs[0].client.request.threads)
-    try:
-        with arithmetic(device, tf32=jobs[0].run_spec.tf32), peak_memory(device) as peak:
-            outputs = train_many(jobs[0].task, [input_of(job, train, device) for job in jobs])
-    finally:
-        torch.set_num_threads(threads_before)
+    on_threads = threads(jobs[0].client.request.threads)
+    with on_threads, arithmetic(device, tf32=jobs[0].run_spec.tf32), peak_memory(device) as peak:
+        outputs = train_many(jobs[0].task, [input_of(job, train, device) for job in jobs])
     took = time.perf_counter() - begin
     seconds_per_sample = took / sum(len(job.indices) for job in jobs)
     return [
@@ -178,7 +174,7 @@ class InProcess:
                 for half in halves(cohort):
                     yield from self._run(half, events)
             return
-        uploads = [Upload(packed) for packed in results]
+        uploads = of_cohort(results)
         self._sizes.learn(cohort, readable_notes(uploads))
         yield from zip(cohort, uploads, strict=True)
 

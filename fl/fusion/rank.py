@@ -13,6 +13,7 @@ from time import monotonic
 import torch
 from torch import Tensor, nn
 
+from fl.arithmetic import threads
 from fl.data.shard import Shard
 from fl.errors import ServerFailed
 from fl.federation import Batch, RunSpec
@@ -144,7 +145,7 @@ class Rank:
         shape = (count, *self.run_spec.image_shape)
         home = self._home(4 * torch.Size(shape).numel())
         images, z = torch.empty(shape, device=home), torch.empty(count, latent, device=home)
-        with _one_thread():
+        with threads(1):  # another number rounds differently: the filter would keep others
             draw_samples(
                 decoders,
                 draws,
@@ -317,14 +318,3 @@ def _named_test() -> Iterator[None]:
         yield
     except FloatingPointError as error:
         raise ServerFailed(f"the server's test: {error}") from None
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Sets one thread: another number rounds differently, and the filter would keep others."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
