@@ -20,6 +20,7 @@ from fl import PACKAGES
 from fl.federation import RunSpec, Task, Training
 from fl.models.common import ModelInfo
 from fl.models.registry import MODELS
+from fl.process import threads
 from fl.seeding import seeded
 from fl.sources import code_of, defined, home, is_users, key_of
 from fl.training.classifier import start
@@ -98,10 +99,8 @@ def behaviour(info: ModelInfo, width: float, run_spec: RunSpec) -> str:
     Where the model cannot be asked so, the digest is another each time, and one line says why: no
     upload of it is then reused by a later run.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # sums over another number of threads round differently
     try:
-        with torch.enable_grad(), seeded(0, "behaviour"):
+        with threads(1), torch.enable_grad(), seeded(0, "behaviour"):
             return _digest(start(info, width, run_spec), run_spec)
     except (Exception, SystemExit) as error:  # the code is the user's
         log.warning(
@@ -109,8 +108,6 @@ def behaviour(info: ModelInfo, width: float, run_spec: RunSpec) -> str:
             *(info.name, type(error).__name__, error),
         )
         return secrets.token_hex(32)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _digest(model: nn.Module, run_spec: RunSpec) -> str:

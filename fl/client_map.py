@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import starmap
 from typing import Literal
 
 from fl.errors import ClientFailed, ServerFailed, UserError
@@ -14,6 +15,7 @@ from fl.exchange import Message, StoredTensors, Upload, visible
 from fl.federation import Client, Executor, Job, Memory, Update, UpdateStore
 from fl.plausible import outliers
 from fl.receiving import Check, largest_values, receive
+from fl.storing import Ended, store_each
 
 OnFailure = Literal["stop", "drop"]
 """Whether a run stops, or drops the client and goes on, when a client has failed for good."""
@@ -105,23 +107,30 @@ class ClientMap:
 
     def _train(self, jobs: Sequence[Job]) -> dict[int, Update]:
         updates = {}
-        with closing(self.executor.run(jobs, self.events)) as ended:
-            for job, outcome in ended:
-                k = job.client.id
+        with (
+            closing(self.executor.run(jobs, self.events)) as ended,
+            closing(store_each(starmap(self._checked, ended), self._put)) as finished,
+        ):
+            for job, outcome in finished:
                 if isinstance(outcome, ClientFailed):
                     drop(outcome, self.on_failure, self.dropped, self.events)
-                    continue
-                try:
-                    self._receive(job, outcome)
-                except ValueError as refused:
-                    failed = ClientFailed(k, job.client.model, str(refused))
-                    drop(failed, self.on_failure, self.dropped, self.events)
-                    continue
-                self.store.put(self._keys[k], k, outcome)
-                updates[k] = self._keep(job, outcome, reused=False)
+                else:
+                    updates[job.client.id] = self._keep(job, outcome, reused=False)
         lost = {job.client.id for job in jobs} - updates.keys() - self.dropped.keys()
         assert not lost, f"the executor lost clients {sorted(lost)}"
         return updates
+
+    def _checked(self, job: Job, outcome: Upload | ClientFailed) -> Ended:
+        """The same; of an upload that is refused its client's failure."""
+        if isinstance(outcome, Upload):
+            try:
+                self._receive(job, outcome)
+            except ValueError as refused:
+                outcome = ClientFailed(job.client.id, job.client.model, str(refused))
+        return job, outcome
+
+    def _put(self, job: Job, upload: Upload) -> None:
+        self.store.put(self._keys[job.client.id], job.client.id, upload)
 
     def _refuse_to_send_nan(self) -> None:
         """Raises `ServerFailed`: clients would be blamed for what they make of such weights."""

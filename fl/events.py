@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
@@ -30,7 +30,7 @@ class Event:
 
     def to_json(self) -> JsonObject:
         """As it stands in ``metrics.jsonl``."""
-        return {"event": self.name, **asdict(self)}
+        return {"event": self.name, **vars(self)}
 
     @classmethod
     def of_json(cls, values: SettingValues) -> Self:
@@ -208,9 +208,9 @@ class RoundEnd(Event):
 
     def to_json(self) -> JsonObject:
         """As it stands in ``metrics.jsonl``: without the model."""
-        values = asdict(replace(self, model=None))
+        values = super().to_json()
         del values["model"]
-        return {"event": self.name, **values}
+        return values
 
 
 @dataclass(frozen=True, kw_only=True)

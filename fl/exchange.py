@@ -269,10 +269,21 @@ class ClientNote:
 class Upload(Message):
     """A client's message, of which nothing is believed: tensors, and its note."""
 
+    followed = False
+    """Whether the next one came with it."""
+
     @cached_property
     def note(self) -> ClientNote:
         """Checked: raises `ValueError` as :meth:`ClientNote.of`."""
         return ClientNote.of(self.header.note)
+
+
+def of_cohort(contents: Iterable[bytes | memoryview], *, mapped: bool = False) -> list[Upload]:
+    """The uploads of clients that trained together."""
+    uploads = [Upload(content, mapped=mapped) for content in contents]
+    for upload in uploads[:-1]:
+        upload.followed = True
+    return uploads
 
 
 def readable_notes(uploads: Iterable[Upload]) -> list[ClientNote]:

@@ -16,9 +16,9 @@ from fl.data.datasets import Split
 from fl.data.shard import Shard
 from fl.errors import ClientFailed
 from fl.events import ClientProgress, ClientStart, Events, reported_to
-from fl.exchange import ClientNote, Upload, readable_notes, unpack
+from fl.exchange import ClientNote, Upload, of_cohort, readable_notes, unpack
 from fl.federation import Job, TaskInput
-from fl.process import arithmetic, peak_memory, retain_freed_memory
+from fl.process import arithmetic, peak_memory, retain_freed_memory, threads
 from fl.training.sizes import CohortSizes, groups, take, work_together
 from fl.training.task import train_many
 
@@ -76,13 +76,9 @@ def run_jobs(jobs: Sequence[Job], train: Split, place: Place = HERE) -> list[byt
     retain_freed_memory()
     began, begin = time.time(), time.perf_counter()
     device = device_here()
-    threads_before = torch.get_num_threads()
-    torch.set_num_threads(jobs[0].client.request.threads)
-    try:
-        with arithmetic(device, tf32=jobs[0].run_spec.tf32), peak_memory(device) as peak:
-            outputs = train_many(jobs[0].task, [input_of(job, train, device) for job in jobs])
-    finally:
-        torch.set_num_threads(threads_before)
+    on_threads = threads(jobs[0].client.request.threads)
+    with on_threads, arithmetic(device, tf32=jobs[0].run_spec.tf32), peak_memory(device) as peak:
+        outputs = train_many(jobs[0].task, [input_of(job, train, device) for job in jobs])
     took = time.perf_counter() - begin
     seconds_per_sample = took / sum(len(job.indices) for job in jobs)
     return [
@@ -184,7 +180,7 @@ class InProcess:
                 size = min(-(-len(cohort) // 2), self._sizes.next(cohort[0]))
                 yield from self._run(take(rest, size), events)
             return
-        uploads = [Upload(packed) for packed in results]
+        uploads = of_cohort(results)
         self._sizes.learn(cohort, readable_notes(uploads))
         yield from zip(cohort, uploads, strict=True)
 

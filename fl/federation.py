@@ -298,7 +298,7 @@ class Executor(Protocol):
     ) -> Generator[tuple[Job, Upload | ClientFailed], None, None]:
         """Yields uploads packed as by :func:`fl.executor.run_jobs`, or a client's failure.
 
-        An upload may be read until the next one is asked for. Emits ``client_start`` as jobs start.
+        An upload may be read for as long as it is held. Emits ``client_start`` as jobs start.
         After a failure the other jobs go on, unless the caller closes the generator, which ends
         them.
         """

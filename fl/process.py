@@ -55,6 +55,17 @@ def arithmetic(device: torch.device, *, tf32: bool) -> Iterator[None]:
 
 
 @contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Inside, torch computes on so many threads: another number rounds sums differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def _precision(backend: Any, *operations: str, to: str) -> Iterator[None]:
     """Sets how the operations of a backend compute with float32."""
     own = [getattr(backend, name) for name in operations]

@@ -7,6 +7,7 @@ as ``sent classifier.conv.weight with NaN``: its caller names the client.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from fl.exchange import PIECE_BYTES, Form, Message, Upload
 from fl.federation import Job, RunSpec, Update
 from fl.plausible import ANSWERS, LARGEST_ANSWER, VARIANCE, WHY, extent
+from fl.process import threads
 
 Value = TypeVar("Value")
 Check = Callable[[Update, RunSpec], object]
@@ -47,44 +49,51 @@ def receive(
     Raises:
         ValueError: the first thing that is wrong with it.
     """
+    small = len(upload.content) <= PIECE_BYTES
     try:
-        stats = upload.note.stats
-        # A small one is copied once, for all checks.
-        tensors = dict(upload) if len(upload.content) <= PIECE_BYTES else upload
-        largest = _check_all_values(upload, tensors)
-        if check:
-            seen = set[str]()
-            looked = LookedAt(tensors, seen)
-            looked.forms = LookedAt(upload.forms, seen)
-            update = Update(
-                client=job.client,
-                tensors=looked,
-                stats=stats,
-                seconds=0.0,
-                reused=False,
-                private=private,
-                largest=largest,
-                began=began or {},
-            )
-            check(update, job.run_spec)
-            if seen and (others := sorted(upload.keys() - seen)):  # who looks at none allows all
-                raise ValueError(f"sent what nobody asked for: {', '.join(others[:5])}")
+        # Passes over a small one are shorter than it takes to wake another thread.
+        with threads(1 if small else torch.get_num_threads()):
+            stats = upload.note.stats
+            tensors = dict(upload) if small else upload  # copied once, for all checks
+            largest = _largest(upload, tensors)
+            if check:
+                update = Update(
+                    client=job.client,
+                    tensors=tensors,
+                    stats=stats,
+                    seconds=0.0,
+                    reused=False,
+                    private=private,
+                    largest=largest,
+                    began=began or {},
+                )
+                _check_all(update, upload, check, job.run_spec)
     except (ValueError, RuntimeError) as error:  # RuntimeError: torch, of tensors that do not fit
         reason = " ".join(str(error).split())[:300]
         raise ValueError(reason.removeprefix(f"client {job.client.id} ")) from None
     return largest
 
 
-def _check_all_values(upload: Upload, tensors: Mapping[str, Tensor]) -> dict[str, float]:
-    """Checks each of its ``tensors``, piece by piece unless they were copied; returns the largest
-    magnitude of those of floats."""
-    largest: dict[str, float] = {}
+def _largest(upload: Upload, tensors: Mapping[str, Tensor]) -> dict[str, float]:
+    """Checks all values; see :func:`receive`."""
+    largest = dict[str, float]()
     for name, form in upload.forms.items():
         parts = upload.parts(name) if tensors is upload else [tensors[name]]
         found = [check_values(name, part) for part in parts if part.numel()]
         if form.dtype.is_floating_point:
             largest[name] = max(found, default=0.0)
     return largest
+
+
+def _check_all(update: Update, upload: Upload, check: Check, run_spec: RunSpec) -> None:
+    """By what the method needs of it; raises `ValueError` also for what that does not look at."""
+    seen = set[str]()
+    looked = LookedAt(update.tensors, seen)
+    looked.forms = LookedAt(upload.forms, seen)
+    check(replace(update, tensors=looked), run_spec)
+    others = sorted(upload.keys() - seen)
+    if others and seen:  # who looks at none says nothing of which there may be
+        raise ValueError(f"sent what nobody asked for: {', '.join(others[:5])}")
 
 
 def largest_values(message: Message) -> dict[str, float]:
@@ -147,10 +156,10 @@ def check_values(name: str, tensor: Tensor) -> float:
 def check_label_counts(update: Update, run_spec: RunSpec) -> Tensor:
     """The client's samples per class, (classes,) int64; as many in all as it has."""
     counts = sent(update, "label_counts", (run_spec.num_classes,), torch.int64)
-    size, sender = update.client.num_samples, f"client {update.client.id}"
-    # Each is looked at before the sum, which may overflow.
-    if int(counts.min()) < 0 or int(counts.max()) > size or int(counts.sum()) != size:
-        raise ValueError(f"{sender} sent impossible label counts {counts.tolist()}: it has {size}")
+    size, listed = update.client.num_samples, counts.tolist()
+    if min(listed) < 0 or sum(listed) != size:  # Python's sum does not overflow
+        sender = f"client {update.client.id}"
+        raise ValueError(f"{sender} sent impossible label counts {listed}: it has {size}")
     return counts
 
 

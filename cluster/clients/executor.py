@@ -24,7 +24,7 @@ from cluster.scheduling.placement import Placement, clients_per_call, waves
 from fl.data.datasets import Split
 from fl.errors import ClientFailed, UserError
 from fl.events import PERIOD_S, AttemptFailed, ClientStart, Events
-from fl.exchange import Upload, readable_notes
+from fl.exchange import Upload, of_cohort, readable_notes
 from fl.executor import time_limit
 from fl.federation import Job, Request
 from fl.training.sizes import CohortSizes, groups, halves, take, work, work_together
@@ -222,7 +222,7 @@ class _Map:
         jobs, leader = cohort.jobs, cohort.jobs[0].client
         try:
             # Views into the object store: they are read once the next clients have started.
-            uploads = [Upload(memoryview(own), mapped=True) for own in ray.get(reference)]
+            uploads = of_cohort(ray.get(reference), mapped=True)
         except RayError as error:
             reason = f"its process died ({type(error).__name__})"
             if isinstance(error, RayTaskError):  # the client's own code raised it

@@ -23,6 +23,7 @@ from fl.fusion.state import State
 from fl.fusion.synthesis import Draw, Drawn, draw_samples
 from fl.metrics.accuracy import answers, confusion, scores
 from fl.models import Decoder, in_fast_layout
+from fl.process import threads
 from fl.targets import Targets
 from fl.training.recipe import check_labels
 from fl.training.reduced import reduced
@@ -144,7 +145,7 @@ class Rank:
         shape = (count, *self.run_spec.image_shape)
         home = self._home(4 * torch.Size(shape).numel())
         images, z = torch.empty(shape, device=home), torch.empty(count, latent, device=home)
-        with _one_thread():
+        with threads(1):  # another number rounds differently: the filter would keep others
             draw_samples(
                 decoders,
                 draws,
@@ -330,14 +331,3 @@ def _named_test() -> Iterator[None]:
         yield
     except FloatingPointError as error:
         raise ServerFailed(f"the server's test: {error}") from None
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Sets one thread: another number rounds differently, and the filter would keep others."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

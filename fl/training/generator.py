@@ -92,16 +92,11 @@ class GeneratorConfig(RecipeTraining, Settings):
         """Raises `ValueError` unless it holds this generator's weights, which training can have
         made and which draw finite images, and the client's label counts."""
         check_label_counts(update, run_spec)
-        trial, start = _trial(self, run_spec)
+        trial, start, asked = _trial(self, run_spec)
         check_forms(trial.expected, update.tensors, self.upload, update.sender)
         reach = Adam(self.lr).reach(self.steps(update.client.num_samples))
         check_reach(update, self.upload, start, reach)
-        images, codes = trial_inputs(run_spec.inputs), trial_codes(self.latent)
-        labels = torch.arange(len(codes)) % run_spec.num_classes
-        asked = (codes, one_hot(labels, run_spec.num_classes))
-        trial.check(
-            update, self.upload, *((images, labels, codes) if self.upload == "cvae" else asked)
-        )
+        trial.check(update, self.upload, *asked)
 
 
 def starting_generator(config: GeneratorConfig, run_spec: RunSpec) -> CVAE:
@@ -124,17 +119,22 @@ def _start(name: str, width: float, latent: int, run_spec: RunSpec) -> CVAE:
 
 
 @lru_cache(maxsize=8)
-def _trial(config: GeneratorConfig, run_spec: RunSpec) -> tuple[Trial, Mapping[str, float]]:
-    """By what an upload is tried: the model, and the largest magnitude of its starting weights."""
+def _trial(
+    config: GeneratorConfig, run_spec: RunSpec
+) -> tuple[Trial, Mapping[str, float], tuple[Tensor, ...]]:
+    """By what an upload is tried: the model, the largest magnitude of its starting weights, and
+    what it is asked."""
     shape, classes = run_spec.image_shape, run_spec.num_classes
     with torch.device("meta"):
         shell = build_generator(
             config.model, shape, classes, latent=config.latent, width=config.width
         )
     start = _start(config.model, config.width, config.latent, run_spec)
+    codes = trial_codes(config.latent)
+    labels = torch.arange(len(codes)) % classes
     if config.upload == "cvae":
-        return Trial(shell), extents(start)
-    return Trial(shell.decoder), extents(start.decoder)
+        return Trial(shell), extents(start), (trial_inputs(run_spec.inputs), labels, codes)
+    return Trial(shell.decoder), extents(start.decoder), (codes, one_hot(labels, classes))
 
 
 def _elbo_losses(model: nn.Module, batch: Batch) -> Tensor:

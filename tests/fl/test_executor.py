@@ -226,6 +226,8 @@ def test_a_cohort_leaves_what_each_client_would_have_left_alone(size: int) -> No
     events: list[Told] = []
     executor = InProcess(TRAIN, fixed(size))
     results = {j.client.id: p for j, p in executor.run(jobs, Events(into(events)))}
+    alone_or_last = [not p.followed for p in results.values() if isinstance(p, Upload)]
+    assert alone_or_last == [(k + 1) % size == 0 or k == 4 for k in range(5)]
     assert sorted(e["client"] for e in named(events, "client_start")) == [0, 1, 2, 3, 4]
     for own in jobs:
         tensors, note = unpack(bytes(results[own.client.id]))

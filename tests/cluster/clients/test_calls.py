@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fl.training.generated import LocalFedGen
 from ray.exceptions import RayActorError, RayTaskError
 
 from cluster.clients import actors, executor
@@ -26,6 +25,7 @@ from fl.events import Events
 from fl.exchange import ClientNote, Upload
 from fl.executor import InProcess
 from fl.federation import Job, Request, Task, TaskInput, TaskOutput
+from fl.methods.fedgen import LocalFedGen
 from fl.methods.fedper import LocalFedRep
 from fl.training import sizes, slots
 from fl.training.classifier import ClassifierConfig
