@@ -50,6 +50,7 @@ def outcome(run: Path) -> tuple[object, ...]:
     return *(figures[n] for n in same), (run / "model" / "global.safetensors").read_bytes()
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_on_ray_that_is_killed_in_round_3_goes_on_to_the_bits_of_one_process(
@@ -113,6 +114,7 @@ def test_no_test_samples_are_refused_in_one_line(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_rounds_on_several_gpus_are_those_of_one_process(tmp_path: Path) -> None:
     """Clients with shares of GPUs, and a rank on each, side by side to the end."""

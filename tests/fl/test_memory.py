@@ -41,6 +41,7 @@ print(free, full - before, before - resident())
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(
     not (hasattr(ctypes.CDLL(None), "mallinfo2") and hasattr(ctypes.CDLL(None), "malloc_trim")),
     reason="only glibc tells, and can",

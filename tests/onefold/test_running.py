@@ -244,6 +244,7 @@ def test_the_page_about_a_method_is_25_lines() -> None:
     assert sum(bool(line.strip()) for line in script.splitlines()) <= 25
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_a_script_elsewhere_runs_its_own_method_on_ray_to_the_bits_of_one_process(
     tmp_path: Path,

@@ -29,7 +29,7 @@ from tests.slurm.real import RealSlurm, missing, real_slurm
 from tests.tutorials import type_commands, write_files
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+pytestmark = [pytest.mark.slurm, pytest.mark.ray, pytest.mark.slow]
 
 TWO_NODES = ["--slurm", "--slurm.nodes=2", "--slurm.cpus-per-task=2", "--slurm.mem-gb=3"]
 OWN_METHOD = "own-method.md"

@@ -110,6 +110,7 @@ def start(output_dir: Path, **environ: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_two_launches_beside_a_neighbour_all_finish(
     neighbour: Neighbour, undisturbed: Path, tmp_path: Path
@@ -148,6 +149,7 @@ def test_two_launches_beside_a_neighbour_all_finish(
     assert all(process.is_running() for process in neighbour.family)
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_a_joined_cluster_is_used_and_left_running_also_by_an_interrupted_guest(
     neighbour: Neighbour, undisturbed: Path, tmp_path: Path
@@ -185,6 +187,7 @@ def test_where_no_cluster_answers_one_line_says_so(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.ray
 def test_a_loopback_that_is_down_is_one_line_at_once() -> None:
     code = (
         "import sys; from cluster.hardware.private_ray import private_ray\n"
@@ -220,6 +223,7 @@ print(root, *pids)
 """
 
 
+@pytest.mark.ray
 def test_sigterm_stays_with_the_program_and_nothing_is_left_of_its_own_cluster() -> None:
     command = [sys.executable, "-c", SIGNALLED]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -293,6 +297,7 @@ time.sleep(0.5)
 """
 
 
+@pytest.mark.ray
 @pytest.mark.parametrize(
     ("during", "status", "said"),
     [("other.kill(); time.sleep(60)", 1, MESSAGE.partition("{")[0]), ("pass", 0, "")],
