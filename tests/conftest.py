@@ -1,5 +1,6 @@
 """What every test can ask for."""
 
+import gc
 import json
 import os
 from collections.abc import Generator, Iterator
@@ -72,6 +73,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(mark)
         for mark in [ALSO[m.name] for m in item.iter_markers() if m.name in ALSO]:
             item.add_marker(mark)
+
+
+def pytest_collection_finish() -> None:
+    """Spares collections of garbage all that torch, Ray and the tests' own modules have made: they
+    would take a fifth of the time."""
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 @pytest.fixture(autouse=True)

@@ -3,9 +3,6 @@
 On a Ray without processes; tests/cluster/clients/test_executor.py has real ones.
 """
 
-import gc
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -123,9 +120,8 @@ def job(k: int) -> Job:
 
 
 @pytest.fixture
-def actor(ray: FakeRay) -> Iterator[ClientActor]:
-    yield ClientActor()
-    gc.unfreeze()
+def actor(ray: FakeRay) -> ClientActor:
+    return ClientActor()
 
 
 def test_a_call_runs_its_clients_in_cohorts_and_answers_in_their_order(actor: ClientActor) -> None:

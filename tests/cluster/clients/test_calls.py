@@ -4,7 +4,6 @@ On a Ray without processes; tests/cluster/clients/test_executor.py and test_faul
 ones.
 """
 
-import gc
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -169,7 +168,6 @@ def test_a_gpus_process_trains_wave_after_wave_to_what_each_client_is_alone(
     ]
     with pretended_gpus():
         found = ended(light)
-    gc.unfreeze()
     assert waves == [3, 2, 2]
     for own in light:
         upload = found[own.client.id]
