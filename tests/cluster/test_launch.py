@@ -102,13 +102,6 @@ def test_a_neighbouring_run_reuses_the_clients_and_says_so(both_runtimes: Path) 
     )
 
 
-def test_a_runs_config_file_reproduces_it(both_runtimes: Path, tmp_path: Path) -> None:
-    config = both_runtimes / "here" / "run" / "config.yaml"
-    done = launch(tmp_path, "--name=run", "--runtime=inprocess", f"--config={config}")
-    assert done.returncode == 0, done.stderr
-    assert fingerprint(tmp_path / "run") == fingerprint(both_runtimes / "here" / "run")
-
-
 def test_feddf_over_rounds_is_the_released_protocol_by_name(
     tmp_path: Path, mnist_root: Path
 ) -> None:

@@ -106,14 +106,6 @@ def turn(files: list[Path], by: int) -> None:
             file.write_bytes(content)
 
 
-def test_no_test_samples_are_refused_in_one_line(tmp_path: Path) -> None:
-    done = here(main, ["--method=local", "--partition.test-fraction=0", f"--output-dir={tmp_path}"])
-    assert done.returncode == 2
-    assert "partition.test_fraction must be above 0" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert not any(tmp_path.iterdir())
-
-
 @pytest.mark.ray
 @pytest.mark.slow
 def test_rounds_on_several_gpus_are_those_of_one_process(tmp_path: Path) -> None:

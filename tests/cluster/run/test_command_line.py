@@ -176,6 +176,7 @@ def test_every_setting_can_stand_in_yaml(tmp_path: Path) -> None:
         (["--seed", "one"], "--seed must be a whole number, got 'one'"),
         (["--keep", "1.2"], r"keep must be in \(0, 1\]"),
         (["--rounds", "2"], "one-shot method: rounds must be 1"),
+        (["--method=local", "--partition.test-fraction=0"], "test_fraction must be above 0"),
         (["--fusion.epochs", "0"], "^fusion.epochs must be at least 1, got 0$"),
         (["--method=dense", "--kd.temperature=-1"], r"^kd\.temperature must be a positive number"),
         (["--slurm.nodes", "0"], r"^slurm\.nodes must be at least 1, got 0$"),
