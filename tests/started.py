@@ -9,10 +9,7 @@ import re
 import subprocess
 from typing import Any
 
-BY_FIXTURE = {
-    "template": "process",
-    **dict.fromkeys(("bundles", "nodes", "both_runtimes"), "ray"),
-}
+BY_FIXTURE = {"template": "process", **dict.fromkeys(("bundles", "nodes", "both_runtimes"), "ray")}
 """The mark of every test that has this fixture."""
 ALSO = {"ray": "process", "slurm": "process"}
 """The second is true of all that the first is."""

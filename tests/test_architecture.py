@@ -23,15 +23,7 @@ FORBIDDEN = {
     "slurm": {"tune", "onefold"},
     "tune": {"onefold"},
 }
-WINGS = (
-    "scheduling",
-    "hardware",
-    "clients",
-    "server",
-    "profiling",
-    "run",
-    "studies",
-)
+WINGS = ("scheduling", "hardware", "clients", "server", "profiling", "run", "studies")
 """Of ``cluster/``: each imports from those before it alone."""
 KERNELS_MAY_IMPORT = set(sys.stdlib_module_names) | {"torch", "triton", "kernels"}
 

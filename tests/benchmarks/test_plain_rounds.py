@@ -10,13 +10,7 @@ from fl.methods.fedavg import FedAvgConfig
 from fl.methods.fedgen import FedGenConfig
 from fl.training.classifier import ClassifierConfig
 from fl.training.generated import LocalFedGen
-from tests.benchmarks.plain_loops import (
-    SOME,
-    assert_close,
-    ours,
-    plainly,
-    weights,
-)
+from tests.benchmarks.plain_loops import SOME, assert_close, ours, plainly, weights
 
 
 def test_averaging_is_fedavg() -> None:

@@ -197,10 +197,7 @@ def test_a_stopped_run_leaves_no_process_and_resumes_to_the_same_result(
     how: signal.Signals, undisturbed: Path, tmp_path: Path
 ) -> None:
     process = subprocess.Popen(
-        command(tmp_path, *SLOW),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
+        command(tmp_path, *SLOW), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     )
     metrics = tmp_path / "run" / "metrics.jsonl"
     wait_until(lambda: metrics.exists() and "client_end" in metrics.read_text(), seconds=120)

@@ -14,16 +14,7 @@ from safetensors.torch import load_file
 
 from slurm import array, status
 from slurm.status import read_state
-from tests.cluster.commands import (
-    SMALL,
-    command,
-    events,
-    fingerprint,
-    here,
-    launch,
-    result,
-    run,
-)
+from tests.cluster.commands import SMALL, command, events, fingerprint, here, launch, result, run
 from tests.cluster.fake_driver import card, pretended
 from tests.slurm.real import RealSlurm, missing, real_slurm
 from tests.tutorials import type_commands, write_files

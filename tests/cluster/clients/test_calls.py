@@ -209,8 +209,7 @@ def test_a_process_is_given_several_small_cohorts_at_once(calls: Calls) -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "own"),
-    [(WAVES, None), (LIGHT, of_size(4)), (LIGHT, of_size(2, known=True))],
+    ("request_", "own"), [(WAVES, None), (LIGHT, of_size(4)), (LIGHT, of_size(2, known=True))]
 )
 def test_who_fails_in_company_is_named_alone(
     request_: Request, own: CohortSizes | None, monkeypatch: pytest.MonkeyPatch

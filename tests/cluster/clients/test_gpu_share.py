@@ -59,9 +59,7 @@ def bundles() -> "Iterator[Bundles]":
     inventory = take_inventory()
     with (
         private_ray(
-            cpus=inventory.cpus,
-            gpus=len(inventory.gpus),
-            memory_bytes=inventory.memory_bytes,
+            cpus=inventory.cpus, gpus=len(inventory.gpus), memory_bytes=inventory.memory_bytes
         ),
         open_bundles() as bundles,
     ):

@@ -24,15 +24,7 @@ from cluster.hardware.private_ray import (
 from cluster.hardware.ray_internals import AUTHENTICATION, TOKEN
 from cluster.launch import main
 from fl.errors import UserError
-from tests.cluster.commands import (
-    SMALL,
-    command,
-    environment,
-    fingerprint,
-    here,
-    launch,
-    result,
-)
+from tests.cluster.commands import SMALL, command, environment, fingerprint, here, launch, result
 from tests.cluster.living import alive
 from tests.undrawn import undrawn
 from tests.waiting import wait_until

@@ -9,14 +9,7 @@ import torch
 import yaml
 
 from cluster.run import command_line
-from cluster.run.command_line import (
-    flatten,
-    for_method,
-    load_preset,
-    parse,
-    presets,
-    setting_types,
-)
+from cluster.run.command_line import flatten, for_method, load_preset, parse, presets, setting_types
 from cluster.run.options import LaunchOptions
 from cluster.run.run_dir import nested
 from cluster.run.yaml_files import DEEPEST, MOST_BYTES, read_yaml
@@ -158,10 +151,7 @@ def test_every_setting_can_stand_in_yaml(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--method", "fedmoh"],
-            r"unknown method 'fedmoh'; valid: centralised, .*, pfedsd",
-        ),
+        (["--method", "fedmoh"], r"unknown method 'fedmoh'; valid: centralised, .*, pfedsd"),
         (
             ["--dataset", "minst"],
             "unknown dataset 'minst'; valid: cifar10, cifar100, cinic10, digits",

@@ -7,12 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.scheduling.capacity import (
-    FreeCapacity,
-    Slot,
-    lower_bound,
-    need_of,
-)
+from cluster.scheduling.capacity import FreeCapacity, Slot, lower_bound, need_of
 from cluster.scheduling.placement import CALL_SECONDS, MOST, clients_per_call, waves
 from fl.federation import Request
 from tests.cluster.placing import MEMORY, ask, bundle

@@ -334,10 +334,7 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     images = np.arange(30 * 64).reshape(30, 8, 8).astype(np.uint8)
     columns = {"image": list(images), "label": [k % 3 for k in range(30)]}
-    kinds = {
-        "image": datasets.Image(),
-        "label": datasets.ClassLabel(names=["a", "b", "c"]),
-    }
+    kinds = {"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b", "c"])}
     made = datasets.Dataset.from_dict(columns, features=datasets.Features(kinds))
     (tmp_path / "own-digits").mkdir()
     for part in ("train", "test"):

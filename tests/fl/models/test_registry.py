@@ -9,13 +9,7 @@ from torch import nn
 
 from fl.errors import UserError
 from fl.inputs import Inputs
-from fl.models import (
-    CLASSIFIERS,
-    GENERATORS,
-    build_classifier,
-    build_generator,
-    classifier_bytes,
-)
+from fl.models import CLASSIFIERS, GENERATORS, build_classifier, build_generator, classifier_bytes
 from fl.models.registry import check_output
 from fl.models.shapes import ModelInfo, paper_form, scaled
 from fl.models.state import state_sent
