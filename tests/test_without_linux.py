@@ -88,6 +88,7 @@ def test_what_needs_linux_says_so_in_one_line(
         prepare(parse(SMALL))
 
 
+@pytest.mark.process
 def test_the_doctor_checks_what_runs_in_process_and_says_that_ray_needs_linux(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
