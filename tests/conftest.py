@@ -1,13 +1,17 @@
 """What every test can ask for."""
 
+import gc
 import json
 import os
-import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+from tests.started import ALSO, BY_FIXTURE, started, watch
+
+watch()
 
 # Tiny models run fastest on one thread, and tests beside other work do not fight over cores.
 torch.set_num_threads(1)
@@ -27,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With ``-m MARKER`` files without it are not read: what they import may be missing here."""
     marker = config.getoption("-m")
-    if not re.fullmatch(r"\w+", marker) or collection_path.suffix != ".py":
+    if marker not in ("slow", "gpu", "chaos", "slurm") or collection_path.suffix != ".py":
         return None
     return None if f"mark.{marker}" in collection_path.read_text() else True
 
@@ -63,6 +67,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next(where, len(LONGEST))
 
     items.sort(key=place)
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        for mark in [BY_FIXTURE[name] for name in fixtures if name in BY_FIXTURE]:
+            item.add_marker(mark)
+        for mark in [ALSO[m.name] for m in item.iter_markers() if m.name in ALSO]:
+            item.add_marker(mark)
+
+
+def pytest_collection_finish() -> None:
+    """Spares collections of garbage all that torch, Ray and the tests' own modules have made: where
+    tests make many objects, as command lines do, these took a fifth of the time."""
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
+
+
+@pytest.fixture(autouse=True)
+def marked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that starts Ray, a Slurm or a process carries that mark: see tests/started.py."""
+    yield
+    missing = started - {mark.name for mark in request.node.iter_markers()}
+    started.clear()
+    assert not missing, f"mark it {' and '.join(sorted(missing))}: it starts such a thing"
 
 
 @pytest.fixture(scope="session", autouse=True)

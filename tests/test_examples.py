@@ -62,6 +62,7 @@ def test_the_notebook_shows_its_result() -> None:
     assert (answers.numpy() == labels).mean() > 0.8
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_says_what_it_would_do(name: str, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ def test_every_block_is_one_that_is_run(page: str) -> None:
     assert all(file in commands for file in files)
 
 
+@pytest.mark.process
 def test_own_data_and_model(tmp_path: Path) -> None:
     printed = run_script("own-data.md", tmp_path)
     assert printed.splitlines()[-1].startswith("torch.Size([1, 3])")
@@ -26,6 +27,7 @@ def test_own_data_and_model(tmp_path: Path) -> None:
     type_commands("own-data.md", tmp_path)
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["sweep.md", "many-clients.md"])
 def test_commands(page: str, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from fl.report.page import write_report
 from onefold import runs
 from slurm import status
 from tests.cluster.commands import SMALL
+from tests.undrawn import WRITE_REPORT, draw_nothing
 
 CALLS = ("sched_getaffinity", "sched_setaffinity", "posix_fadvise", "posix_fallocate", "pidfd_open")
 FILES = ("/proc", "/sys", "/dev/shm")
@@ -57,6 +58,7 @@ def no_linux(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_in_process_and_what_looks_at_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(WRITE_REPORT, draw_nothing)  # it is drawn once, below
     where = [f"--output-dir={tmp_path}"]
     asked = [*SMALL, *where, "--runtime=inprocess", "--name=run"]
     assert launch.main([*asked, "--dry-run"]) == 0
@@ -86,6 +88,7 @@ def test_what_needs_linux_says_so_in_one_line(
         prepare(parse(SMALL))
 
 
+@pytest.mark.process
 def test_the_doctor_checks_what_runs_in_process_and_says_that_ray_needs_linux(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

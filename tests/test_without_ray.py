@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.commands import SMALL
 from tests.missing import environment
 
@@ -20,6 +22,7 @@ def run(folder: Path, *arguments: str, status: int = 0) -> subprocess.CompletedP
     return done
 
 
+@pytest.mark.process
 def test_a_run_on_ray_says_what_is_missing(tmp_path: Path) -> None:
     launch = ["-m", "cluster.launch", f"--output-dir={tmp_path}", *SMALL]
     refused = run(tmp_path, *launch, "--runtime=ray", status=2)
@@ -37,6 +40,7 @@ print(json.dumps([status, [name for name in json.loads(sys.argv[1]) if name in s
 """
 
 
+@pytest.mark.process
 def test_a_run_in_one_process_imports_nothing_that_takes_seconds(tmp_path: Path) -> None:
     arguments = [*SMALL, f"--output-dir={tmp_path}", "--name=run", "--runtime=inprocess"]
     done = subprocess.run(

@@ -29,6 +29,7 @@ def script(name: str, limit_s: float, text: str, **how: Any) -> Step:
     return Step(name, limit_s, ("-c", text), **how)
 
 
+@pytest.mark.process
 def test_one_step_dies_another_hangs_and_the_rest_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,6 +62,7 @@ def test_one_step_dies_another_hangs_and_the_rest_is_there(
     assert all(word in row["why"] for word, row in zip(said, rows, strict=False))
 
 
+@pytest.mark.process
 def test_a_step_is_cut_to_the_time_that_is_left_and_none_begins_without_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +98,7 @@ first_light.take(steps, Place(out, None, out), 1e12)
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("seed", range(2))
 def test_a_killed_driver_leaves_whole_lines_and_no_process(seed: int, tmp_path: Path) -> None:
     told = {"benchmarks": str(BENCHMARKS), "out": str(tmp_path), "path": f"{BENCHMARKS}:{ROOT}"}
@@ -118,6 +121,7 @@ def test_a_killed_driver_leaves_whole_lines_and_no_process(seed: int, tmp_path: 
     assert numbers[:2] == [0, 1]
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_steps_for_cores_pass_where_ray_is_missing(tmp_path: Path) -> None:
@@ -141,6 +145,7 @@ def test_the_steps_for_cores_pass_where_ray_is_missing(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.process
 def test_an_interrupted_driver_says_so_and_ends_its_step(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCHMARKS / "first_light.py"), f"--out={tmp_path}"]
     where = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}

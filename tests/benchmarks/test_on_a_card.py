@@ -18,6 +18,7 @@ with open(sys.argv[1], "w") as file:
 """
 
 
+@pytest.mark.process
 def test_a_run_is_followed_by_whole_lines(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     with subprocess.Popen([sys.executable, "-c", WRITES, str(file)]) as process:

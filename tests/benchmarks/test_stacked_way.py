@@ -45,6 +45,7 @@ def sent_by_hand(k: int) -> Tensors:
     ).tensors
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("way", [PLAIN, OURS, FORKED, BY_HAND], ids=lambda way: way.name)
 def test_every_way_trains_the_same_client_to_the_same_upload(way: Way) -> None:
     """Within float tolerance; with a note of when."""

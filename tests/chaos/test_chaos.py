@@ -10,7 +10,7 @@ from tests.chaos.conftest import Undisturbed
 from tests.chaos.faults import FAULTS, NONE_LEFT, Run
 from tests.cluster.commands import fingerprint
 
-pytestmark = [pytest.mark.slow, pytest.mark.chaos, pytest.mark.timeout(900)]
+pytestmark = [*(pytest.mark.slow, pytest.mark.chaos, pytest.mark.ray), pytest.mark.timeout(900)]
 KILLED = -9
 
 

@@ -54,6 +54,7 @@ def interrupted(_: DoctorOptions) -> str:
     raise KeyboardInterrupt
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_this_machine_is_fit(tmp_path: Path) -> None:
     where = [f"--output-dir={tmp_path / 'runs'}", f"--json={tmp_path / 'doctor.json'}"]
@@ -217,6 +218,7 @@ def test_a_federation_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Mo
         os.kill(int(sleeper.read_text()), 0)
 
 
+@pytest.mark.process
 def test_a_cluster_that_does_not_answer_is_found() -> None:
     result = perform(federation, DoctorOptions(ray_address="127.0.0.1:1"))
     assert result["status"] == "failed"

@@ -40,7 +40,7 @@ PHASES = {"local", "synthesis", "filter", "fusion", "total"}
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def both_runtimes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two equal runs, one per runtime, neither reusing the other's clients."""
     root = tmp_path_factory.mktemp("launch")
     here = launch(root / "here", "--name=run", "--runtime=inprocess")
@@ -50,8 +50,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_run_leaves_what_the_design_lists(runs: Path) -> None:
-    run = runs / "ray" / "run"
+def test_a_run_leaves_what_the_design_lists(both_runtimes: Path) -> None:
+    run = both_runtimes / "ray" / "run"
     for name in FILES:
         assert (run / name).exists(), name
     assert len(list((run / "updates").iterdir())) == 4
@@ -73,37 +73,33 @@ def test_a_run_leaves_what_the_design_lists(runs: Path) -> None:
     assert figures["partition"]["hash"] == json.loads((run / "partition.json").read_text())["hash"]
 
 
-def test_both_runtimes_give_the_same_result(runs: Path) -> None:
-    assert fingerprint(runs / "here" / "run") == fingerprint(runs / "ray" / "run")
+def test_both_runtimes_give_the_same_result(both_runtimes: Path) -> None:
+    assert fingerprint(both_runtimes / "here" / "run") == fingerprint(both_runtimes / "ray" / "run")
 
 
-def test_the_last_lines_are_accuracy_time_and_report(runs: Path) -> None:
-    accuracy, seconds, report = (runs / "stdout").read_text().splitlines()[-3:]
-    run = runs / "ray" / "run"
+def test_the_last_lines_are_accuracy_time_and_report(both_runtimes: Path) -> None:
+    accuracy, seconds, report = (both_runtimes / "stdout").read_text().splitlines()[-3:]
+    run = both_runtimes / "ray" / "run"
     assert accuracy.startswith(f"accuracy {result(run)['accuracy']:.4f}")
     assert seconds.startswith("time ")
     assert report.split()[-1] == str(run / "report.html")
 
 
-def test_progress_names_every_client_and_epoch(runs: Path) -> None:
-    lines = (runs / "stdout").read_text()
+def test_progress_names_every_client_and_epoch(both_runtimes: Path) -> None:
+    lines = (both_runtimes / "stdout").read_text()
     for client in range(4):
         assert f"client {client} " in lines
     assert "fusion epoch 2/2" in lines
 
 
-def test_a_neighbouring_run_reuses_the_clients_and_says_so(runs: Path) -> None:
-    done = launch(runs / "ray", "--name=md", "--method=fedmho-md", "--runtime=inprocess")
+def test_a_neighbouring_run_reuses_the_clients_and_says_so(both_runtimes: Path) -> None:
+    done = launch(both_runtimes / "ray", "--name=md", "--method=fedmho-md", "--runtime=inprocess")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("reused from the store") == 4
-    assert result(runs / "ray" / "md")["bytes_up"] == result(runs / "ray" / "run")["bytes_up"]
-
-
-def test_a_runs_config_file_reproduces_it(runs: Path, tmp_path: Path) -> None:
-    config = runs / "here" / "run" / "config.yaml"
-    done = launch(tmp_path, "--name=run", "--runtime=inprocess", f"--config={config}")
-    assert done.returncode == 0, done.stderr
-    assert fingerprint(tmp_path / "run") == fingerprint(runs / "here" / "run")
+    assert (
+        result(both_runtimes / "ray" / "md")["bytes_up"]
+        == result(both_runtimes / "ray" / "run")["bytes_up"]
+    )
 
 
 def test_feddf_over_rounds_is_the_released_protocol_by_name(
@@ -133,6 +129,7 @@ def test_dry_run_prints_plan_and_leaves_nothing(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_a_client_over_its_share_stops_the_run_or_is_left_out_as_asked(tmp_path: Path) -> None:
     starved = ("--name=run", "--prototypes", "cnn", "vgg9", "--classifier.width=0.25")
@@ -193,16 +190,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "run"
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_run_leaves_no_process_and_resumes_to_the_same_result(
     how: signal.Signals, undisturbed: Path, tmp_path: Path
 ) -> None:
     process = subprocess.Popen(
-        command(tmp_path, *SLOW),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
+        command(tmp_path, *SLOW), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     )
     metrics = tmp_path / "run" / "metrics.jsonl"
     wait_until(lambda: metrics.exists() and "client_end" in metrics.read_text(), seconds=120)

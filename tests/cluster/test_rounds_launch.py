@@ -50,6 +50,7 @@ def outcome(run: Path) -> tuple[object, ...]:
     return *(figures[n] for n in same), (run / "model" / "global.safetensors").read_bytes()
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_on_ray_that_is_killed_in_round_3_goes_on_to_the_bits_of_one_process(
@@ -61,8 +62,7 @@ def test_a_run_on_ray_that_is_killed_in_round_3_goes_on_to_the_bits_of_one_proce
         command(tmp_path / "ray", *FEDD2S), env=environment(), stdout=subprocess.DEVNULL
     )
     wait_until(
-        lambda: metrics.exists() and metrics.read_text().count('"event": "round"') >= 2,
-        seconds=240,
+        lambda: metrics.exists() and metrics.read_text().count('"event": "round"') >= 2, seconds=240
     )
     kill_with_family(process)
     assert metrics.read_text().count('"event": "round"') < 5
@@ -105,14 +105,7 @@ def turn(files: list[Path], by: int) -> None:
             file.write_bytes(content)
 
 
-def test_no_test_samples_are_refused_in_one_line(tmp_path: Path) -> None:
-    done = here(main, ["--method=local", "--partition.test-fraction=0", f"--output-dir={tmp_path}"])
-    assert done.returncode == 2
-    assert "partition.test_fraction must be above 0" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert not any(tmp_path.iterdir())
-
-
+@pytest.mark.ray
 @pytest.mark.slow
 def test_rounds_on_several_gpus_are_those_of_one_process(tmp_path: Path) -> None:
     """Clients with shares of GPUs, and a rank on each, side by side to the end."""

@@ -20,7 +20,7 @@ from tests.cluster.commands import command, environment, events
 from tests.cluster.strangers import Door, answers, doors, environ, family, nobody_can
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 UNASKED = "ray::RankActor"
 """Whose ports ask for no token: beside the one of Ray's, a rank has one of gloo's, on the loopback

@@ -26,6 +26,7 @@ def figures(output_dir: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_each_number_of_clients_is_run_once_and_continued_if_interrupted(tmp_path: Path) -> None:
     """With data for each client fixed: the digits have about 1,400 training images."""

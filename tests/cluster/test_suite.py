@@ -70,6 +70,7 @@ def test_a_dry_run_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("tiny_table")
 def test_a_dry_run_at_paper_scale_says_what_the_table_would_take(
     tmp_path: Path, capsys: pytest.CaptureFixture

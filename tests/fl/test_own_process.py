@@ -24,6 +24,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.process
 def test_no_variable_stops_a_report(make_run: MakeRun) -> None:
     path = make_run("ä run")
     command, environment = [sys.executable, "-m", "fl.report", str(path)], os.environ | HOSTILE
@@ -63,6 +64,7 @@ def test_each_command_that_is_interrupted_in_a_process_that_goes_on_says_so(
     assert capsys.readouterr().err == "interrupted\ninterrupted; it can be continued\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "last"),
     [
@@ -94,6 +96,7 @@ def test_a_signal_that_comes_twice_ends_in_one_line_and_leaves_no_folder(
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.process
 def test_nohup_is_obeyed(tmp_path: Path) -> None:
     code = "import os, signal; os.kill(os.getpid(), signal.SIGHUP); print('goes on')"
     command = f"{BEGINNING}\ndef main():\n    {code}\nrun_as_command(main)"
@@ -109,6 +112,7 @@ def test_nohup_is_obeyed(tmp_path: Path) -> None:
 FULL = "onefold: cannot write to standard output: No space left on device"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("shell", "goes_on", "status", "said"),
     [
@@ -130,6 +134,7 @@ def test_output_that_nobody_can_read_is_no_traceback_and_stops_no_run(
     assert file.read_text() == "result"
 
 
+@pytest.mark.process
 def test_a_user_whom_the_system_does_not_know_has_no_home_and_no_cache() -> None:
     code = f"{BEGINNING}\nfrom fl.whole_files import *\nfrom fl.whole_files import *\n"
     code += "def main():\n    print(read_sealed(cache_dir() / 'x'))\n"

@@ -142,11 +142,7 @@ LONG = replace(CNN, epochs=10)
 
 @pytest.mark.parametrize(
     "training",
-    [
-        LONG,
-        replace(LONG, optimizer="adam", lr=1e-2),
-        replace(CNN, model="convnet", width=0.04),
-    ],
+    [LONG, replace(LONG, optimizer="adam", lr=1e-2), replace(CNN, model="convnet", width=0.04)],
     ids=["sgd", "adam", "norm"],
 )
 def test_the_honest_pass_with_few_samples_of_one_class(training: ClassifierConfig) -> None:

@@ -86,10 +86,7 @@ def tells(inputs: TaskInput) -> TaskOutput:
 @pytest.mark.parametrize(("tf32", "rounded"), [(False, 0), (True, 3)])
 def test_a_client_on_a_gpu_trains_in_the_runs_arithmetic(tf32: bool, rounded: int) -> None:
     job = Job(
-        task=tells,
-        client=client(0),
-        run_spec=replace(PROBLEM, tf32=tf32),
-        indices=np.arange(3),
+        task=tells, client=client(0), run_spec=replace(PROBLEM, tf32=tf32), indices=np.arange(3)
     )
     with pretended_gpus():
         _, note = unpack(run_jobs([job], split(3))[0])
@@ -131,6 +128,7 @@ print(free, full - before, before - resident())
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(
     not (hasattr(ctypes.CDLL(None), "mallinfo2") and hasattr(ctypes.CDLL(None), "malloc_trim")),
     reason="only glibc tells, and can",

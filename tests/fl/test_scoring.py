@@ -57,9 +57,7 @@ def remember_two(inputs: TaskInput) -> TaskOutput:
 
 
 def federation(
-    tests: list[np.ndarray] = TESTS,
-    heard: list[Told] | None = None,
-    on_failure: OnFailure = "stop",
+    tests: list[np.ndarray] = TESTS, heard: list[Told] | None = None, on_failure: OnFailure = "stop"
 ) -> Clients:
     return Clients(
         [client(k) for k in range(4)],

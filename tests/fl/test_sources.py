@@ -96,6 +96,7 @@ def test_other_lines_of_the_file_and_comments_do_not() -> None:
     assert digest(edited) == digest(SCRIPT)
 
 
+@pytest.mark.process
 def test_it_is_the_same_in_every_process() -> None:
     """Though strings in a set come in another order there."""
     here = "from tests.fl.test_sources import SCRIPT, digest; print(digest(SCRIPT))"

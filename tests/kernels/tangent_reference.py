@@ -7,12 +7,7 @@ from torch import Tensor
 
 
 def tangent_kernel(
-    x: Tensor,
-    y: Tensor,
-    *,
-    depth: int = 4,
-    weight_variance: float = 2.0,
-    bias: float = 0.1,
+    x: Tensor, y: Tensor, *, depth: int = 4, weight_variance: float = 2.0, bias: float = 0.1
 ) -> Tensor:
     """`kernels.tangent_kernel` by loops, of (N, ...) and (M, ...): (N, M) float64."""
     left, right = (z.flatten(1).double().tolist() for z in (x, y))

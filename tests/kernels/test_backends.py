@@ -65,6 +65,7 @@ def test_a_failure_of_triton_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
         run(torch.zeros(1, 1), [0], 1.0, "triton")
 
 
+@pytest.mark.process
 def test_the_package_works_without_triton_and_never_asks_for_it() -> None:
     script = """
 import sys

@@ -18,6 +18,7 @@ from tests.kernels.cases import HAS_CUDA
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")

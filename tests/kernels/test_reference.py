@@ -9,16 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kernels.cases import (
-    CLASSES,
-    SEEDS,
-    SHARES,
-    SIZES,
-    draw,
-    examples,
-    fast_backends,
-    run,
-)
+from tests.kernels.cases import CLASSES, SEEDS, SHARES, SIZES, draw, examples, fast_backends, run
 
 pytestmark = pytest.mark.gpu
 

@@ -77,10 +77,7 @@ def run(kind: str, **settings: Any) -> onefold.Result:
 @pytest.mark.parametrize("kind", ["table", "normalised images", "four channels", "tokens"])
 def test_clients_learn_from_it_and_the_model_comes_back(kind: str) -> None:
     result = run(
-        kind,
-        method="fedavg",
-        rounds=3,
-        classifier={"epochs": 20, "optimizer": "adam", "lr": 0.01},
+        kind, method="fedavg", rounds=3, classifier={"epochs": 20, "optimizer": "adam", "lr": 0.01}
     )
     assert result.accuracy > 0.8
     shape = KINDS[kind].shape[1:]

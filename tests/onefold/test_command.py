@@ -61,6 +61,7 @@ def test_a_comparison_has_a_page_of_its_own(
     assert asked[0][-1] == page
 
 
+@pytest.mark.process
 def test_a_pipe_that_is_closed_early_is_no_error() -> None:
     command = [Path(sys.executable).with_name("onefold"), "run", "--help-all"]
     done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -74,6 +75,7 @@ def test_a_pipe_that_is_closed_early_is_no_error() -> None:
 SCRIPT = "import onefold; onefold.run; import cluster, sys; print(cluster.__file__, sys.path[0])"
 
 
+@pytest.mark.process
 def test_a_cluster_py_beside_a_script_is_not_taken_for_onefolds(tmp_path: Path) -> None:
     (tmp_path / "cluster.py").write_text("raise RuntimeError('not ours')")
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -83,6 +85,7 @@ def test_a_cluster_py_beside_a_script_is_not_taken_for_onefolds(tmp_path: Path) 
     assert first == str(tmp_path)  # the user's own modules come first again
 
 
+@pytest.mark.process
 def test_a_users_package_that_was_imported_before_is_named(tmp_path: Path) -> None:
     (tmp_path / "tune.py").write_text("")
     (tmp_path / "script.py").write_text("import tune, onefold; onefold.run")
@@ -90,6 +93,7 @@ def test_a_users_package_that_was_imported_before_is_named(tmp_path: Path) -> No
     assert "import onefold before your own module tune" in done.stderr
 
 
+@pytest.mark.process
 def test_the_packages_come_without_torch_cluster_before_it_and_methods_unasked() -> None:
     script = (
         "import onefold._packages, sys, os; print('torch' in sys.modules);"

@@ -10,6 +10,7 @@ nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_the_page_runs_as_a_notebook_and_shows_its_result(tmp_path: Path) -> None:
     (script,) = (b.text for b in blocks("own-method.md") if b.title == "my.py")

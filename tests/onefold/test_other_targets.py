@@ -128,6 +128,7 @@ def test_r2_is_scikit_learns_but_for_whose_variance_it_is() -> None:
     assert len(x) == len(y) == len(split.train.labels) + len(split.test.labels)
 
 
+@pytest.mark.ray
 @undrawn
 def test_a_run_on_ray_is_the_one_in_process() -> None:
     here, there = run("text"), run("text", runtime="ray", name="ray")

@@ -1,16 +1,24 @@
 """onefold privacy: a run from its folder to privacy.json and the report."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 import onefold
 from fl.errors import UserError
 from onefold.privacy import command
+from tests.undrawn import WRITE_REPORT, draw_nothing
 
 
-def small(folder: Path, **more: object) -> Path:
+def small(folder: Path, drawn: bool = False, **more: object) -> Path:
+    with nullcontext() if drawn else mock.patch(WRITE_REPORT, draw_nothing):
+        return run(folder, **more)
+
+
+def run(folder: Path, **more: object) -> Path:
     done = onefold.run(
         method="fedavg",
         runtime="inprocess",
@@ -39,7 +47,7 @@ def test_a_run_is_attacked_and_its_report_shows_it(
 
 def test_a_private_run_says_what_was_spent(tmp_path: Path) -> None:
     pytest.importorskip("opacus")
-    run = small(tmp_path, dp={"epsilon": 8})
+    run = small(tmp_path, drawn=True, dp={"epsilon": 8})
     spent = json.loads((run / "result.json").read_text())["dp"]
     assert 7.9 < spent["spent"] <= 8
     assert spent["noise_from_seed"] is False
@@ -50,7 +58,7 @@ def test_a_private_run_says_what_was_spent(tmp_path: Path) -> None:
     again = small(tmp_path, dp={"epsilon": 8})
     weights = [(path / "model" / "global.safetensors").read_bytes() for path in (run, again)]
     assert weights[0] == weights[1]
-    seeded = small(tmp_path, dp={"epsilon": 8, "noise_from_seed": True})
+    seeded = small(tmp_path, drawn=True, dp={"epsilon": 8, "noise_from_seed": True})
     assert json.loads((seeded / "result.json").read_text())["dp"]["noise_from_seed"] is True
     assert "not towards who knows the seed" in (seeded / "report.html").read_text()
     assert (seeded / "model" / "global.safetensors").read_bytes() != weights[0]

@@ -166,6 +166,7 @@ def test_augment_needs_data_that_is_given() -> None:
     assert run("flipped").accuracy > 0.4
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_on_ray_each_epoch_is_the_same_as_in_process(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", Flipped().images.numpy() / 2)

@@ -202,28 +202,19 @@ def test_indices_are_of_the_samples_as_they_were_given(whole: bool, less: dict[s
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (
-            {"model": Tiny(3)},
-            "expected the class or a function, got a Tiny that is made",
-        ),
+        ({"model": Tiny(3)}, "expected the class or a function, got a Tiny that is made"),
         ({"model": 3}, "expected a torch.nn.Module class or a function"),
         ({"model": lambda: 3}, "expected a torch.nn.Module of"),
         ({"model": lambda: nn.Flatten()}, r"gives \(2, 192\).* expected \(2, 3\): a logit"),
         ({"model": lambda: nn.Linear(5, 3)}, "fails on images of shape"),
         ({"model": Halving}, "model Halving changes its samples in place, which others are given"),
         ({"loss": from_one}, "the loss of Tiny changes samples or labels in place"),
-        (
-            {"model": lambda depth: nn.Flatten()},
-            "needs depth; it can be given shape, image_s",
-        ),
+        ({"model": lambda depth: nn.Flatten()}, "needs depth; it can be given shape, image_s"),
         ({"method": print}, "expected a name or a Method, got builtin_function_or_method"),
         ({"method": "fedagv"}, "unknown method 'fedagv'"),
         ({"data": 3}, "data own: expected .* got int"),
         ({"data": (blobs()[0] / 0, blobs()[1])}, "samples with NaN or infinite values"),
-        (
-            {"partition": [[0, 1], [1, 2]], **TWO},
-            "gives sample 1 to client 0 and to client 1",
-        ),
+        ({"partition": [[0, 1], [1, 2]], **TWO}, "gives sample 1 to client 0 and to client 1"),
         ({"partition": [[0, 1], [2, 99999]], **TWO}, "gives client 1 sample 99999"),
         ({"partition": 4}, "expected a kind, a list of index arrays or"),
         ({"partition": [[0.5]]}, "client 0 has no list of whole numbers"),
@@ -244,6 +235,7 @@ def test_the_page_about_a_method_is_25_lines() -> None:
     assert sum(bool(line.strip()) for line in script.splitlines()) <= 25
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_a_script_elsewhere_runs_its_own_method_on_ray_to_the_bits_of_one_process(
     tmp_path: Path,
@@ -380,10 +372,7 @@ def test_a_model_of_the_same_name_is_another_one() -> None:
         "squashed": run(model=named([nn.Tanh()]), rounds=2, name="squashed"),
     }
     kinds = {name: [type(layer) for layer in r.model.layers] for name, r in told.items()}
-    assert kinds == {
-        "plain": [nn.Flatten, nn.Linear],
-        "squashed": [nn.Flatten, nn.Tanh, nn.Linear],
-    }
+    assert kinds == {"plain": [nn.Flatten, nn.Linear], "squashed": [nn.Flatten, nn.Tanh, nn.Linear]}
     with pytest.raises(onefold.UserError, match=r"another Net .* here: give its class"):
         onefold.load_model("runs/plain")
     assert len(onefold.load_model("runs/plain", named([])).layers) == 2

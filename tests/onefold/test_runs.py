@@ -74,6 +74,7 @@ def test_ls_survives_a_config_that_is_no_runs(
     assert row == ["broken-off", *["\N{EN DASH}"] * 6, "not finished"]
 
 
+@pytest.mark.process
 def test_a_process_of_its_own_says_what_it_exported(runs: Path) -> None:
     where = ["export", "--output-dir", str(runs), "--csv", str(runs / "all.csv")]
     command = [sys.executable, "-m", "onefold.runs", *where]

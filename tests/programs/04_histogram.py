@@ -25,11 +25,7 @@ def histogram(clients, server, config):
 
 
 result = onefold.run(
-    load_iris(return_X_y=True),
-    "mlp",
-    histogram,
-    num_clients=5,
-    runtime="inprocess",
+    load_iris(return_X_y=True), "mlp", histogram, num_clients=5, runtime="inprocess"
 )
 print(result.figures["sepals"])
 print(sum(result.figures["sepals"]))  # above 119

@@ -165,9 +165,7 @@ def test_a_start_after_preemption_meets_where_no_other_start_has(
     assert node.state == State(job="7", phase="ended", status=0, restarts=1)
 
 
-def test_a_cancelled_job_ends_what_it_started_and_says_nothing_of_an_end(
-    node: Allocation,
-) -> None:
+def test_a_cancelled_job_ends_what_it_started_and_says_nothing_of_an_end(node: Allocation) -> None:
     node.cancelled = True
     with pytest.raises(SystemExit) as stop:
         node.task()()

@@ -14,22 +14,13 @@ from safetensors.torch import load_file
 
 from slurm import array, status
 from slurm.status import read_state
-from tests.cluster.commands import (
-    SMALL,
-    command,
-    events,
-    fingerprint,
-    here,
-    launch,
-    result,
-    run,
-)
+from tests.cluster.commands import SMALL, command, events, fingerprint, here, launch, result, run
 from tests.cluster.fake_driver import card, pretended
 from tests.slurm.real import RealSlurm, missing, real_slurm
 from tests.tutorials import type_commands, write_files
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+pytestmark = [pytest.mark.slurm, pytest.mark.ray, pytest.mark.slow]
 
 TWO_NODES = ["--slurm", "--slurm.nodes=2", "--slurm.cpus-per-task=2", "--slurm.mem-gb=3"]
 OWN_METHOD = "own-method.md"

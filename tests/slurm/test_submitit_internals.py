@@ -35,6 +35,7 @@ def test_a_refusal_is_the_error_that_we_expect(commands: Path, tmp_path: Path) -
         SlurmExecutor(tmp_path / "jobs").submit(print)
 
 
+@pytest.mark.process
 def test_the_environment_names_the_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     with contract("submitit", "JobEnvironment.USR_SIG", TESTED_WITH):
         for value, expected in ((None, "USR2"), ("TERM", "TERM")):

@@ -48,9 +48,7 @@ def test_what_is_searched_and_the_default_configuration_are_written(launch: Laun
     assert parse([f"--config={folder / 'default.yaml'}"]).run == launch.run
 
 
-def test_a_name_that_is_taken_is_refused_and_a_sweep_resumed_as_what_it_was(
-    launch: Launch,
-) -> None:
+def test_a_name_that_is_taken_is_refused_and_a_sweep_resumed_as_what_it_was(launch: Launch) -> None:
     folder = claim_sweep(SweepOptions(), launch, SPACE)
     (folder / "trials" / "kept").touch()
     with pytest.raises(UserError, match="is taken: --resume continues a sweep"):

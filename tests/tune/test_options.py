@@ -1,5 +1,7 @@
 """What a sweep's command line and its space refuse, in one line, before anything starts."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +76,33 @@ def test_every_launch_option_can_stand_beside() -> None:
 def test_declared_spaces_are_of_settings_there_are_and_the_fits_length_is_known(
     method: str,
 ) -> None:
+    """Values are tried in the record: how a command line takes them is the same for all."""
     options, launch = parse_sweep([f"--method={method}"])
     spaces, settings = METHODS[method].spaces, flatten(nested(launch.run))
     # Over rounds all settings reach the clients, and an average has none at the server.
     if both := spaces.named()["both"]:
         assert both == {**spaces.named()["server"], **spaces.named()["local"]}
-        check_space(both, options, launch)
+        assert both.keys() <= settings.keys()
+        grids = {name: distribution.grid for name, distribution in both.items()}
+        for place in range(max(map(len, grids.values()))):
+            values = {name: grid[min(place, len(grid) - 1)] for name, grid in grids.items()}
+            assert all(isinstance(value, int | float | str) for value in values.values())
+            tried = changed(launch.run.options, values)
+            METHODS[method].assign(tried, launch.run.num_clients, launch.run.run_spec)
+        if method == "fedmho-sd":
+            check_space(both, options, launch)
     assert spaces.epochs is None or spaces.epochs in settings
     assert longest_fit({}, launch) == (settings[spaces.epochs] if spaces.epochs else 1)
+
+
+def changed(record: Any, values: Mapping[str, Any]) -> Any:
+    """The record with these values of its settings, by their dotted names."""
+    for name, value in values.items():
+        own, _, below = name.partition(".")
+        record = replace(
+            record, **{own: changed(getattr(record, own), {below: value}) if below else value}
+        )
+    return record
 
 
 def test_only_methods_with_a_teacher_search_its_weight() -> None:

@@ -13,7 +13,7 @@ import yaml
 from tests.cluster.commands import events, figures, fingerprint, launch, result
 from tests.tune.sweeps import CLIENTS, SERVER_SPACE, command, kill_sweep, run, sweep, trials
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
 THREE = ("--num-samples=3", "--max-concurrent=3")
 RATES = (1e-2, 5e-3, 1e-3)

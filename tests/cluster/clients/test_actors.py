@@ -3,9 +3,6 @@
 On a Ray without processes; tests/cluster/clients/test_executor.py has real ones.
 """
 
-import gc
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -55,9 +52,7 @@ def test_an_idle_process_of_the_same_slot_and_request_is_hired_again(ray: FakeRa
     assert not ray.ended
 
 
-def test_idle_processes_end_when_their_capacity_is_needed_and_no_more_of_them(
-    ray: FakeRay,
-) -> None:
+def test_idle_processes_end_when_their_capacity_is_needed_and_no_more_of_them(ray: FakeRay) -> None:
     those = processes(bundle("0", cpus=4), bundle("1", cpus=4))
     elsewhere = idle(those, ELSEWHERE, ask(1))
     at_work = those.hire(CORES, ask(1))
@@ -123,9 +118,8 @@ def job(k: int) -> Job:
 
 
 @pytest.fixture
-def actor(ray: FakeRay) -> Iterator[ClientActor]:
-    yield ClientActor()
-    gc.unfreeze()
+def actor(ray: FakeRay) -> ClientActor:
+    return ClientActor()
 
 
 def test_a_call_runs_its_clients_in_cohorts_and_answers_in_their_order(actor: ClientActor) -> None:

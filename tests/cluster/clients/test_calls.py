@@ -4,7 +4,6 @@ On a Ray without processes; tests/cluster/clients/test_executor.py and test_faul
 ones.
 """
 
-import gc
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -185,7 +184,6 @@ def test_a_gpus_process_trains_wave_after_wave_to_what_each_client_is_alone(
     ]
     with pretended_gpus():
         found = ended(light)
-    gc.unfreeze()
     assert waves == [3, 2, 2]
     for own in light:
         upload = found[own.client.id]
@@ -263,8 +261,7 @@ def test_a_process_is_given_several_small_cohorts_at_once(calls: Calls) -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "own"),
-    [(WAVES, None), (LIGHT, of_size(4)), (LIGHT, of_size(2, known=True))],
+    ("request_", "own"), [(WAVES, None), (LIGHT, of_size(4)), (LIGHT, of_size(2, known=True))]
 )
 def test_who_fails_in_company_is_named_alone(
     request_: Request, own: CohortSizes | None, monkeypatch: pytest.MonkeyPatch

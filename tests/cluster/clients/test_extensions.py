@@ -58,6 +58,7 @@ def plugin(tmp_path: Path) -> Iterator[str]:
     del sys.modules[name]
 
 
+@pytest.mark.process
 def test_another_process_builds_the_users_model_without_its_files(tmp_path: Path) -> None:
     """Files beside the plugin go too: their names, modules, and what they import in turn."""
     files = {

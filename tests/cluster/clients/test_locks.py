@@ -66,6 +66,7 @@ def start(root: Path, run: str, answers: Any) -> Any:
     return process
 
 
+@pytest.mark.process
 def test_three_runs_at_once_train_each_client_once(tmp_path: Path, trainings: Path) -> None:
     answers = FORK.Queue()
     processes = [start(tmp_path, run, answers) for run in "abc"]
@@ -79,6 +80,7 @@ def test_three_runs_at_once_train_each_client_once(tmp_path: Path, trainings: Pa
         assert len(list((tmp_path / run / "updates").iterdir())) == 4
 
 
+@pytest.mark.process
 def test_who_is_killed_holds_up_nobody(tmp_path: Path, trainings: Path) -> None:
     answers = FORK.Queue()
     dying = start(tmp_path, "dying", answers)
@@ -126,6 +128,7 @@ def test_a_failure_gives_up_all_claims(tmp_path: Path) -> None:
         assert ours == [0]
 
 
+@pytest.mark.process
 def test_on_another_system_than_linux_a_lock_is_held_until_it_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def fills_memory() -> None:
         os._exit(7)
 
 
+@pytest.mark.process
 def test_python_and_numpy_allocations_are_capped_too() -> None:
     process = multiprocessing.get_context("fork").Process(target=fills_memory)
     process.start()

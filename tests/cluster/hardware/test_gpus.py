@@ -124,9 +124,7 @@ def test_slices_of_one_mig_instance_share_its_memory(monkeypatch: pytest.MonkeyP
     assert (device.uuid, device.memory_bytes) == (f"MIG-{A}/1/0", 24 * 10**9)
 
 
-def test_in_mig_mode_the_devices_count_that_are_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_in_mig_mode_the_devices_count_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, card(A, mig=[]), card(B))
     assert found() == [B]
     assert found(CUDA_VISIBLE_DEVICES="1") == [B]
@@ -237,9 +235,6 @@ def test_cuda_that_will_not_start_means_no_gpus(monkeypatch: pytest.MonkeyPatch)
         assert find_gpus({}) == ()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [n for n in dir(fake_nvml) if n.startswith(("nvml", "NVML"))],
-)
+@pytest.mark.parametrize("name", [n for n in dir(fake_nvml) if n.startswith(("nvml", "NVML"))])
 def test_what_the_fake_offers_the_real_module_has(name: str) -> None:
     assert hasattr(pytest.importorskip("pynvml"), name)

@@ -79,6 +79,7 @@ def port_10001() -> Iterator[None]:
         yield
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.usefixtures("port_10001")
 def test_a_member_waits_for_a_late_head_and_gives_up_if_it_is_killed(tmp_path: Path) -> None:
@@ -120,6 +121,7 @@ def test_a_member_waits_for_a_late_head_and_gives_up_if_it_is_killed(tmp_path: P
     assert r"(True, 'onefold-workers\n')" in printed  # its workers are forked, with torch
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_a_cluster_of_one_node_is_reached_from_this_host_alone(tmp_path: Path) -> None:
     head = start(HEAD, tmp_path / "meeting", 120, 120, 1)
@@ -143,6 +145,7 @@ def test_a_directory_that_others_can_write_to_is_no_meeting_place(tmp_path: Path
         attend(tmp_path, node=1, inventory=OWN)
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_a_node_that_never_joins_is_named_with_its_last_lines(tmp_path: Path) -> None:
     (tmp_path / "node-1.log").write_text("no space left on device\n")

@@ -95,6 +95,7 @@ with private_folders.own_folder() as made:
 """
 
 
+@pytest.mark.process
 def test_the_next_start_removes_what_a_killed_process_left(parent: Path) -> None:
     with own_folder() as living:
         command = [sys.executable, "-c", KILLED, str(parent)]

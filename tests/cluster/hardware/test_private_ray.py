@@ -25,15 +25,7 @@ from cluster.hardware.ray_internals import AUTHENTICATION, TOKEN
 from cluster.launch import main
 from cluster.scheduling.capacity import Bundle
 from fl.errors import UserError
-from tests.cluster.commands import (
-    SMALL,
-    command,
-    environment,
-    fingerprint,
-    here,
-    launch,
-    result,
-)
+from tests.cluster.commands import SMALL, command, environment, fingerprint, here, launch, result
 from tests.cluster.living import alive
 from tests.undrawn import undrawn
 from tests.waiting import wait_until
@@ -111,6 +103,7 @@ def start(output_dir: Path, **environ: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_two_launches_beside_a_neighbour_all_finish(
     neighbour: Neighbour, undisturbed: Path, tmp_path: Path
@@ -149,6 +142,7 @@ def test_two_launches_beside_a_neighbour_all_finish(
     assert all(process.is_running() for process in neighbour.family)
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_a_joined_cluster_is_used_and_left_running_also_by_an_interrupted_guest(
     neighbour: Neighbour, undisturbed: Path, tmp_path: Path
@@ -186,6 +180,7 @@ def test_where_no_cluster_answers_one_line_says_so(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.ray
 def test_a_loopback_that_is_down_is_one_line_at_once() -> None:
     code = (
         "import sys; from cluster.hardware.private_ray import Bundle, private_ray\n"
@@ -222,6 +217,7 @@ print(root, *pids)
 """
 
 
+@pytest.mark.ray
 def test_sigterm_stays_with_the_program_and_nothing_is_left_of_its_own_cluster() -> None:
     command = [sys.executable, "-c", SIGNALLED]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -295,6 +291,7 @@ time.sleep(0.5)
 """
 
 
+@pytest.mark.ray
 @pytest.mark.parametrize(
     ("during", "status", "said"),
     [("other.kill(); time.sleep(60)", 1, MESSAGE.partition("{")[0]), ("pass", 0, "")],

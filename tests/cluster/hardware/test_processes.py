@@ -5,6 +5,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.living import alive
 from tests.waiting import wait_until
 
@@ -26,6 +28,7 @@ def run(body: str, marker: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code])
 
 
+@pytest.mark.process
 def test_children_orphans_and_the_stubborn_are_ended(tmp_path: Path) -> None:
     process = run(
         """
@@ -52,6 +55,7 @@ def test_children_orphans_and_the_stubborn_are_ended(tmp_path: Path) -> None:
     neighbour.wait()
 
 
+@pytest.mark.process
 def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     process = run(
         """
@@ -66,6 +70,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     wait_until(lambda: not alive(pid), seconds=5)
 
 
+@pytest.mark.process
 def test_a_child_can_be_deaf_to_a_signal(tmp_path: Path) -> None:
     process = run(
         """

@@ -108,6 +108,7 @@ def installed(command: list[str], **environment: str) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.ray
 def test_a_cluster_has_the_memory_and_the_directory_that_ray_init_was_told() -> None:
     with own_folder() as root:
         arguments = [str(root), str(MEMORY), str(LEAST_STORE_BYTES)]
@@ -133,6 +134,7 @@ def test_a_cluster_has_the_memory_and_the_directory_that_ray_init_was_told() -> 
             assert found["first for workers"] == ["/first", "/first"]
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_a_head_says_where_it_is_and_what_it_was_told() -> None:
     command = [
@@ -206,6 +208,7 @@ def test_a_token_is_asked_for_though_ray_was_imported_before(
         assert asks()
 
 
+@pytest.mark.process
 def test_a_token_lies_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     token_at_home().parent.mkdir()

@@ -49,6 +49,7 @@ def test_only_a_ray_that_was_started_otherwise_is_refused(
         refuse_shadows()
 
 
+@pytest.mark.process
 def test_a_module_of_ours_is_found_in_a_folder_with_shadows(tmp_path: Path) -> None:
     for name in ("cluster", "fl", "slurm"):
         (tmp_path / f"{name}.py").write_text(NOT_OURS)
@@ -58,6 +59,7 @@ def test_a_module_of_ours_is_found_in_a_folder_with_shadows(tmp_path: Path) -> N
     assert subprocess.run(without_us, cwd=tmp_path, capture_output=True, check=False).returncode
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_a_whole_run_on_ray_in_a_folder_with_shadows(tmp_path: Path) -> None:
     for name in ("cluster", "fl", "tune", "slurm", "kernels"):

@@ -52,6 +52,7 @@ def run(code: str, *arguments: object) -> str:
     ).stdout
 
 
+@pytest.mark.process
 def test_a_worker_is_forked_with_its_own_arguments_environment_and_streams(tmp_path: Path) -> None:
     worker, out = tmp_path / "worker.py", tmp_path / "out"
     worker.write_text(WORKER)
@@ -88,6 +89,7 @@ with worker_template() as address:
 """
 
 
+@pytest.mark.process
 def test_a_worker_ends_with_a_launch_that_is_killed(tmp_path: Path) -> None:
     worker, out = tmp_path / "worker.py", tmp_path / "started"
     worker.write_text(SLEEPER)
@@ -99,6 +101,7 @@ def test_a_worker_ends_with_a_launch_that_is_killed(tmp_path: Path) -> None:
         forked.wait(timeout=5)
 
 
+@pytest.mark.process
 def test_where_no_template_answers_rays_own_script_starts_the_worker(tmp_path: Path) -> None:
     (tmp_path / fork_worker.RAYS_OWN).write_text("import sys; print(sys.argv[1:])")
     arguments = ["-s", str(tmp_path / "worker.py"), "--language=PYTHON"]
@@ -140,6 +143,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.process
 def test_a_worker_that_is_starting_ends_with_its_node(tmp_path: Path) -> None:
     """Else it makes the node's folder, removed by then, again, for other users to read."""
     (tmp_path / fork_worker.RAYS_OWN).write_text(STARTING)

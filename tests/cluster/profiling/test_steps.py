@@ -41,6 +41,7 @@ def child(monkeypatch: pytest.MonkeyPatch) -> list[Subject]:
     return asked
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_larger_model_needs_more_memory_and_time_whatever_was_measured_before() -> None:
     measured = measure_steps([LARGE, SMALL, LIGHT], "cpu")
@@ -94,6 +95,7 @@ def test_a_cache_that_cannot_be_written_does_no_harm(
     assert measure_steps([SMALL], "cpu")[SMALL].peak_bytes == 7
 
 
+@pytest.mark.process
 def test_a_step_that_fails_is_one_line_that_names_the_model() -> None:
     wrong = replace(SMALL, run_spec=replace(PROBLEM, inputs=Inputs((1, 2, 2))))
     with pytest.raises(UserError, match=r"^one step of cnn on 16 samples failed: \S") as caught:
@@ -101,6 +103,7 @@ def test_a_step_that_fails_is_one_line_that_names_the_model() -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.process
 def test_what_a_users_model_prints_is_no_measurement() -> None:
     class Printing(nn.Sequential):
         def forward(self, images: Tensor) -> Tensor:

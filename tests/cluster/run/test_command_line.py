@@ -9,14 +9,7 @@ import torch
 import yaml
 
 from cluster.run import command_line
-from cluster.run.command_line import (
-    flatten,
-    for_method,
-    load_preset,
-    parse,
-    presets,
-    setting_types,
-)
+from cluster.run.command_line import flatten, for_method, load_preset, parse, presets, setting_types
 from cluster.run.options import LaunchOptions
 from cluster.run.run_dir import nested
 from cluster.run.yaml_files import DEEPEST, MOST_BYTES, read_yaml
@@ -158,10 +151,7 @@ def test_every_setting_can_stand_in_yaml(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--method", "fedmoh"],
-            r"unknown method 'fedmoh'; valid: centralised, .*, pfedsd",
-        ),
+        (["--method", "fedmoh"], r"unknown method 'fedmoh'; valid: centralised, .*, pfedsd"),
         (
             ["--dataset", "minst"],
             "unknown dataset 'minst'; valid: cifar10, cifar100, cinic10, digits",
@@ -176,6 +166,7 @@ def test_every_setting_can_stand_in_yaml(tmp_path: Path) -> None:
         (["--seed", "one"], "--seed must be a whole number, got 'one'"),
         (["--keep", "1.2"], r"keep must be in \(0, 1\]"),
         (["--rounds", "2"], "one-shot method: rounds must be 1"),
+        (["--method=local", "--partition.test-fraction=0"], "test_fraction must be above 0"),
         (["--fusion.epochs", "0"], "^fusion.epochs must be at least 1, got 0$"),
         (["--method=dense", "--kd.temperature=-1"], r"^kd\.temperature must be a positive number"),
         (["--slurm.nodes", "0"], r"^slurm\.nodes must be at least 1, got 0$"),

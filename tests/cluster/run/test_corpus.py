@@ -70,10 +70,7 @@ def test_an_archive_is_of_images_and_labels_that_are_there(tmp_path: Path) -> No
     header = "{'descr': '|u1', 'fortran_order': False, 'shape': (1000000, 1000000), }"
     other = corpus.archive({"a.npy": corpus.npy(IMAGES)})
     file = tmp_path / "d.npz"
-    for content, said in (
-        (corpus.headed(header), "cannot read"),
-        (other, "has the arrays a"),
-    ):
+    for content, said in ((corpus.headed(header), "cannot read"), (other, "has the arrays a")):
         file.write_bytes(content)
         assert said in str(line_of(read_arrays, file, ("images", "labels")))
 

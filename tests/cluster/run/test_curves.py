@@ -59,10 +59,7 @@ class Fake:
 
 @pytest.mark.parametrize("moment", ["start", "log", "finish", "close"])
 def test_a_tracker_that_raises_is_one_line_and_no_more(
-    moment: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken, sound = Fake(moment), Fake()
     made = {"wandb": broken.start, "mlflow": sound.start}

@@ -199,6 +199,7 @@ def race(*launches: Launch) -> list[str]:
     return told
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", ["new", "--resume", "--overwrite"])
 def test_of_processes_that_race_for_one_name_exactly_one_gets_it(tmp_path: Path, how: str) -> None:
     for turn in range(2):
@@ -217,6 +218,7 @@ def test_of_processes_that_race_for_one_name_exactly_one_gets_it(tmp_path: Path,
     assert {path.name for path in tmp_path.iterdir()} == {f"r{turn}" for turn in range(2)}
 
 
+@pytest.mark.process
 def test_a_made_name_that_is_taken_gets_the_next_number_also_in_a_race(tmp_path: Path) -> None:
     told = race(*[options(tmp_path)] * 4)
     base = "fedmho-sd-digits-alpha0.5-k10-seed0"
@@ -241,6 +243,7 @@ def hold(path: Path, ready: Any) -> None:
         time.sleep(60)
 
 
+@pytest.mark.process
 def test_who_is_killed_leaves_the_run_to_the_next_at_once(tmp_path: Path) -> None:
     path, ready = claim(options(tmp_path, "--name=a")), FORK.Event()
     holder = FORK.Process(target=hold, args=(path, ready))

@@ -4,9 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ from tests.cluster.commands import launch
 from tests.cluster.run.following import many
 from tests.fl.data.fake_files import write_idx_family
 from tests.fl.toy import same_bits
-from tests.undrawn import undrawn
+from tests.undrawn import WRITE_REPORT, draw_nothing, undrawn
 
 TOY = [
     *("--method=fedavg", "--runtime=inprocess", "--num-clients=2", "--name=run"),
@@ -58,11 +59,13 @@ class Ran:
     heard: list[Event]
 
 
-def ran(root: Path, *arguments: str) -> Ran:
+def ran(root: Path, *arguments: str, drawn: bool = False) -> Ran:
     launch = parse([*TOY, f"--output-dir={root}", *arguments])
     prepared, heard = prepare(launch), list[Event]()
     folder = claim(launch)
-    return Ran(folder, prepared, execute(launch, prepared, folder, QUIET, heard.append), heard)
+    with nullcontext() if drawn else mock.patch(WRITE_REPORT, draw_nothing):
+        result = execute(launch, prepared, folder, QUIET, heard.append)
+    return Ran(folder, prepared, result, heard)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +131,6 @@ def test_the_partition_is_that_of_the_clients(run: Ran) -> None:
 def test_the_model_is_kept_and_samples_only_where_there_are_such(run: Ran) -> None:
     state = load_file(run.folder / "model" / "global.safetensors")
     assert all(torch.isfinite(tensor).all() for tensor in state.values())
-    assert (run.folder / "report.html").exists()
     assert not (run.folder / "synthetic").exists()
     assert not (run.folder / CHECKPOINTS).exists()
 
@@ -142,6 +144,7 @@ def test_images_that_left_clients_are_shown_only_where_asked_for(
         *(tmp_path, "--method=hfldd", "--rounds=2", "--no-distilled", "--knowing.epochs=1"),
         *("--auxiliary.dataset=mnist", f"--data-root={tmp_path / 'data'}"),
         *(["--report-real-images"] if asked else []),
+        drawn=True,
     )
     page = (hfldd.folder / "report.html").read_text()
     assert "without distillation" in page
@@ -155,6 +158,7 @@ def test_real_images_are_in_a_report_only_where_asked_for(tmp_path: Path, *, ask
         *(tmp_path, "--method=fedmho", "--generator.epochs=1", "--generator.width=0.1"),
         *("--fusion.epochs=1", "--num-samples=60"),
         *(["--report-real-images"] if asked else []),
+        drawn=True,
     )
     shown = load_file(made.folder / "synthetic" / "samples.safetensors")
     assert shown.keys() == {"before", "after"} | ({"real_images"} if asked else set())
@@ -341,6 +345,7 @@ SMALL = (
 )
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_the_number_of_threads_is_the_runs_own(tmp_path: Path) -> None:
     models = set()

@@ -81,9 +81,7 @@ def test_more_epochs_take_longer_in_proportion_and_are_not_run(
     assert fits(100_000) > 100 * fits(10)
 
 
-def test_clients_are_estimated_by_their_epochs_and_rounds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_clients_are_estimated_by_their_epochs_and_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     measure_nothing(monkeypatch)
     few = estimate(*arguments("fedavg"), "--rounds=2")
     many = estimate(*arguments("fedavg"), "--rounds=2000", "--classifier.epochs=30")

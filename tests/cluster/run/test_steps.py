@@ -56,6 +56,7 @@ def test_steps_tell_of_what_they_are() -> None:
     assert out.getvalue() == "[1 of 2] fedavg: reading the data: digits …\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("command", "question"),
     [

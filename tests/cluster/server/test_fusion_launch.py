@@ -27,6 +27,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 def test_two_ranks_give_the_accuracy_of_one(undisturbed: dict[str, Path]) -> None:
     one, two = (result(undisturbed[how]) for how in (ONE_RANK, TWO_RANKS))
@@ -38,6 +39,7 @@ def test_two_ranks_give_the_accuracy_of_one(undisturbed: dict[str, Path]) -> Non
     assert two["accuracy_curve"][:6] == pytest.approx(one["accuracy_curve"][:6], abs=0.03)
 
 
+@pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [TWO_RANKS])
 def test_a_run_killed_inside_fusion_goes_on_there_to_the_same_model(

@@ -89,12 +89,7 @@ def server(bundles: Bundles) -> Iterator[FusionServer]:
     assert sorted(names.values()) == [["0"], ["0", "1"]]
     where = place_ranks(bundles.all, 3, names)
     made = FusionServer(
-        PROBLEM,
-        TEST,
-        Events(into(HEARD)),
-        bundles,
-        [where[0], where[2]],
-        timeout_s=SILENT_S,
+        PROBLEM, TEST, Events(into(HEARD)), bundles, [where[0], where[2]], timeout_s=SILENT_S
     )
     yield made
     made.close()

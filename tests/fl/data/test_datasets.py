@@ -276,6 +276,7 @@ def test_without_a_place_to_keep_them_files_are_read_each_time(
     assert readings == ["mnist"] * 2
 
 
+@pytest.mark.process
 def test_who_finds_them_kept_does_not_import_torchvision(
     tmp_path: Path, readings: list[str]
 ) -> None:

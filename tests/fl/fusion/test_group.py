@@ -143,6 +143,7 @@ def trained(folder: Path, size: int) -> list[Results]:
     return [torch.load(folder / f"{size}-{rank}.pt") for rank in range(size)]
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("case", CASES)
@@ -157,6 +158,7 @@ def test_the_number_of_ranks_does_not_change_the_answer(case: str, size: int, fo
         torch.testing.assert_close(own_losses, losses, rtol=2e-2, atol=1e-2)
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_all_ranks_end_with_the_same_bits(size: int, folder: Path) -> None:
@@ -167,6 +169,7 @@ def test_all_ranks_end_with_the_same_bits(size: int, folder: Path) -> None:
             assert all(torch.equal(state[n], other[case][1][n]) for n in state)
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_state_goes_on_with_another_number_of_ranks(folder: Path) -> None:
     expected = trained(folder, 1)[0]

@@ -220,10 +220,7 @@ def test_the_result_has_all_images_of_which_none_is_filtered_out() -> None:
     outcome = Outcome(model=nn.Identity(), start=None, epochs=[], **told)  # type: ignore[arg-type]
     assert outcome.synthetic["kept"].tolist() == list(range(7))
     assert outcome.synthetic["images"].flatten().tolist() == list(range(7))
-    assert outcome.figures == {
-        "synthetic": {"generated": 7, "kept": 7},
-        "ensemble_weights": [1.0],
-    }
+    assert outcome.figures == {"synthetic": {"generated": 7, "kept": 7}, "ensemble_weights": [1.0]}
 
 
 def moved(config: DistillationConfig) -> list[float]:

@@ -8,20 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fl.federation import RunSpec
-from fl.fusion.inversion import (
-    BatchNormDistance,
-    InversionConfig,
-    InversionLoss,
-    Pool,
-    invert,
-)
-from fl.methods.co_boosting import (
-    CLIP,
-    CoBoostingConfig,
-    hard_sample_loss,
-    perturbed,
-    reweigh,
-)
+from fl.fusion.inversion import BatchNormDistance, InversionConfig, InversionLoss, Pool, invert
+from fl.methods.co_boosting import CLIP, CoBoostingConfig, hard_sample_loss, perturbed, reweigh
 from fl.methods.dense import DenseConfig, generator_loss
 from fl.models import build_classifier
 from fl.models.ensemble import Ensemble

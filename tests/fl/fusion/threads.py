@@ -70,12 +70,7 @@ class ThreadServer(Server):
     """A server over ranks in threads, which are sent what processes would be sent: pickles."""
 
     def __init__(
-        self,
-        run_spec: RunSpec,
-        test: Shard,
-        events: Events,
-        size: int,
-        where: Where = HERE,
+        self, run_spec: RunSpec, test: Shard, events: Events, size: int, where: Where = HERE
     ) -> None:
         super().__init__(run_spec, test, events, CPU)
         self.size, self._test, self._where = size, test, where

@@ -61,10 +61,7 @@ def larger(told: Tensor) -> Tensor:
     ],
 )
 def test_what_cannot_be_of_its_samples_is_refused(
-    method: str,
-    name: str,
-    change: Callable[[Tensor], Tensor],
-    monkeypatch: pytest.MonkeyPatch,
+    method: str, name: str, change: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, changes = TASKS[method]
     module = import_module(f"fl.methods.{method}")

@@ -290,10 +290,7 @@ def test_rows_are_averaged_over_those_who_have_the_class() -> None:
     assert mean[2].tolist() == [6.0, 7.0, 8.0]  # one client only
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [torch.zeros(3, 2), torch.zeros(3, 3).double(), torch.ones(3, 3)],
-)
+@pytest.mark.parametrize("sent", [torch.zeros(3, 2), torch.zeros(3, 3).double(), torch.ones(3, 3)])
 def test_impossible_rows_are_refused(sent: Tensor) -> None:
     with pytest.raises(ValueError, match="client 4 sent v "):
         mean_over_holders([told(4, v=sent, soft_labels=torch.zeros(3, 3))], "v", PROBLEM)

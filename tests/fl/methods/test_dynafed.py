@@ -8,13 +8,7 @@ from fl.fusion.fit import FitConfig
 from fl.methods import dynafed
 from fl.methods.dynafed import DynaFedConfig, MatchingConfig, SoftLabels
 from fl.training.classifier import ClassifierConfig
-from tests.fl.methods.personal_runs import (
-    LOCAL,
-    fedavg,
-    ledgers,
-    model_of,
-    play,
-)
+from tests.fl.methods.personal_runs import LOCAL, fedavg, ledgers, model_of, play
 from tests.fl.toy import same_bits
 
 FEW = MatchingConfig(images_per_class=1, iterations=2, inner_steps=2)

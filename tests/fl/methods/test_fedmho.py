@@ -23,13 +23,7 @@ from fl.methods.uploads import load_classifier, untrained_classifier
 from fl.models import Decoder
 from fl.training.generator import GeneratorConfig
 from tests.fl.methods.naive_fedmho import naive_fedmho
-from tests.fl.methods.tiny import (
-    TINY,
-    Assign,
-    WatchedServer,
-    changed,
-    tiny_federation,
-)
+from tests.fl.methods.tiny import TINY, Assign, WatchedServer, changed, tiny_federation
 from tests.fl.toy import same_bits
 
 PROBLEM = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
@@ -264,11 +258,7 @@ def test_parts_are_dealt_half_and_half_by_default() -> None:
         (FedMHOConfig(prototypes=("cnn", "vgg9"), aggregate="median"), 4, "got 1"),
         (FedMHOConfig(teacher_weights="agreement"), 4, "needs three classifier clients, got 2"),
         (FedMHOConfig(num_samples=9), 10, "num_samples must be at least the 10 classes"),
-        (
-            FedMHOConfig(generator=replace(TINY.generator, model="cvae-cifar")),
-            10,
-            "cvae-cifar",
-        ),
+        (FedMHOConfig(generator=replace(TINY.generator, model="cvae-cifar")), 10, "cvae-cifar"),
     ],
 )
 def test_impossible_casts_are_refused(config: FedMHOConfig, clients: int, message: str) -> None:

@@ -1,13 +1,13 @@
 """FedNova against a plain loop, and where it is FedAvg."""
 
 from copy import deepcopy
-from dataclasses import replace
+from typing import Any
 
 import pytest
 from torch import Tensor
 
 from fl.errors import UserError
-from fl.federation import Client, Request, Update
+from fl.federation import Client, Request, Training, Update
 from fl.methods.fednova import steps
 from tests.fl.methods.averaged import (
     CLIENTS,
@@ -53,27 +53,24 @@ def test_three_rounds_are_those_of_a_plain_loop() -> None:
     assert not close(outcome, own.state_dict(), atol=1e-4)
 
 
+def counted(training: Training, **own: Any) -> float:
+    """The steps of a client of 80 samples."""
+    asked = Request(cpus=1, gpus=0)
+    member = Client(id=0, role="r", training=training, num_samples=80, request=asked, **own)
+    return steps(Update(client=member, tensors={}, stats={}, seconds=1.0, reused=False))
+
+
 def test_a_proximal_step_counts_less_the_later_ones_follow() -> None:
     """a = sum_s (1 - lr mu)^s: what is left of each gradient after the steps behind it."""
     training = settings("fednova", WITHOUT_NORM, momentum=0.0, proximal=0.5).classifier
-    member = Client(
-        id=0, role="r", training=training, num_samples=80, request=Request(cpus=1, gpus=0)
-    )
-    update = Update(client=member, tensors={}, stats={}, seconds=1.0, reused=False)
     left = 1 - training.lr * 0.5
-    assert steps(update) == pytest.approx(sum(left**s for s in range(training.steps(80))))
+    assert counted(training) == pytest.approx(sum(left**s for s in range(training.steps(80))))
 
 
 def test_a_rate_of_a_clients_own_counts_as_so_many_steps() -> None:
     training = settings("fednova", WITHOUT_NORM).classifier
-    plain = Client(
-        id=0, role="r", training=training, num_samples=80, request=Request(cpus=1, gpus=0)
-    )
-    found = [
-        steps(Update(client=member, tensors={}, stats={}, seconds=1.0, reused=False))
-        for member in (plain, replace(plain, changes=(("lr", 3 * training.lr),)))
-    ]
-    assert found[1] == pytest.approx(3 * found[0])
+    thrice = counted(training, changes=(("lr", 3 * training.lr),))
+    assert thrice == pytest.approx(3 * counted(training))
 
 
 @pytest.mark.parametrize(

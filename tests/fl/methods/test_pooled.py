@@ -19,12 +19,7 @@ from fl.fusion.inversion import (
     crop_and_flip,
 )
 from fl.methods import co_boosting, dense
-from fl.methods.co_boosting import (
-    CoBoostingConfig,
-    hard_sample_loss,
-    perturbed,
-    reweigh,
-)
+from fl.methods.co_boosting import CoBoostingConfig, hard_sample_loss, perturbed, reweigh
 from fl.methods.dense import DenseConfig, generator_loss
 from fl.methods.method import Method
 from fl.methods.prototypes import all_classifiers

@@ -167,11 +167,7 @@ def test_modules_that_do_not_follow_one_another_are_refused(model: nn.Module) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("resnet18", "ResNet18"),
-        ("efficientnet-v2", "EfficientNet"),
-    ],
+    ("name", "kind"), [("resnet18", "ResNet18"), ("efficientnet-v2", "EfficientNet")]
 )
 def test_models_with_branches_are_refused_by_name(name: str, kind: str) -> None:
     with torch.device("meta"):

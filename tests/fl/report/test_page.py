@@ -203,6 +203,7 @@ def test_what_went_wrong_is_listed(make_run: MakeRun, finished: bool) -> None:
     assert "Client 2, left out of the result: it died" in page.text
 
 
+@pytest.mark.process
 def test_the_command_rewrites_reports_and_refuses_in_one_line(make_run: MakeRun) -> None:
     run_dir = make_run()
     (run_dir / "synthetic" / "samples.safetensors").unlink()

@@ -150,9 +150,7 @@ def test_a_client_learns_what_it_learns_by_autograd(training: GeneratorConfig) -
 
 
 @pytest.mark.parametrize("training", TRAININGS)
-def test_an_upload_does_not_depend_on_who_trains_with_the_client(
-    training: GeneratorConfig,
-) -> None:
+def test_an_upload_does_not_depend_on_who_trains_with_the_client(training: GeneratorConfig) -> None:
     cohort = [inputs(training, size, id) for id, size in enumerate(SIZES)]
     together = train_many(training.task, cohort)
     alone = [train_many(training.task, [own])[0] for own in cohort[::-1]][::-1]

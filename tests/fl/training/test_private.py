@@ -263,9 +263,7 @@ def test_what_is_set_without_a_budget_is_refused_since_nothing_is_private(
         DpConfig(**given)  # type: ignore[arg-type]
 
 
-def test_without_the_package_one_line_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fl.training.private.find_spec", lambda name: None)
     DpConfig()
     with pytest.raises(UserError, match=r"pip install 'onefold\[dp\]'"):

@@ -131,11 +131,7 @@ def test_noise_in_the_model_is_the_clients_own_and_the_rounds() -> None:
 
     def noisy(client: int = 0, round: int = 1) -> float:
         model = Noisy()
-        own = recipe(
-            [[[0.0]]],
-            model=model,
-            losses=lambda m, batch: m() + batch["x"],
-        )
+        own = recipe([[[0.0]]], model=model, losses=lambda m, batch: m() + batch["x"])
         given = replace(ALONE, client=replace(ALONE.client, id=client), round=round)
         return one_by_one(given, own).stats["train_loss"]
 

@@ -20,14 +20,7 @@ from fl.training.task import (
     trains_in_cohorts,
 )
 from tests.fl.toy import CLASSIFIER, VGG, same_bits
-from tests.fl.training.cohorts import (
-    Own,
-    assert_close,
-    inputs,
-    recipe_for,
-    recipe_with,
-    together,
-)
+from tests.fl.training.cohorts import Own, assert_close, inputs, recipe_for, recipe_with, together
 
 COHORT = (5, 1, 9)
 
