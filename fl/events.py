@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-import torch
-
 from fl.json_files import JsonObject, SettingValues
 
 if TYPE_CHECKING:
@@ -325,6 +323,8 @@ class _Reports:
         self.sent_at = time.monotonic()
 
     def send(self) -> None:
+        import torch  # not above: who reads events needs none
+
         if torch.cuda.is_initialized():  # clients' losses may be made on streams of their own
             torch.cuda.synchronize()
         rows = [

@@ -22,7 +22,7 @@ def run(folder: Path, *arguments: str, status: int = 0) -> subprocess.CompletedP
     return done
 
 
-@pytest.mark.process
+@pytest.mark.ray
 def test_a_run_on_ray_says_what_is_missing(tmp_path: Path) -> None:
     launch = ["-m", "cluster.launch", f"--output-dir={tmp_path}", *SMALL]
     refused = run(tmp_path, *launch, "--runtime=ray", status=2)

@@ -1,7 +1,7 @@
 """Cohorts: which clients train as one computation, and how many at a time."""
 
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
@@ -26,6 +26,8 @@ NO_GAIN = 1.1
 """A size this much slower than the best one ends the search."""
 AS_GOOD = 1.03
 """A smaller cohort this much slower than the best one is preferred: it fills the cores evenly."""
+FAILURES = 2
+"""A size of which so many cohorts did not fit into memory is not tried again."""
 IN_VAIN = 2
 """So many sizes in turn that are hardly quicker than a smaller one end the search too: the uploads
 of a cohort are in memory together, and larger cohorts would only take more of it."""
@@ -85,6 +87,7 @@ class CohortSizes:
         self._chosen: dict[str, int] = _read(cache) if cache else {}
         self._fits: dict[str, int] = {}
         """Sizes of kinds of which a cohort did not fit into memory."""
+        self._overspent: Counter[tuple[str, int]] = Counter()
 
     def next(self, job: Job) -> int:
         """How many clients of this kind should train together next."""
@@ -96,9 +99,12 @@ class CohortSizes:
         return min(size, self._fits.get(kind, size))
 
     def overspent(self, job: Job, size: int) -> None:
-        """Records that a cohort of so many, two or more, did not fit into memory: the next ones of
-        this kind have about half as many clients."""
-        self._fits[_kind(job)] = 1 << ((size - 1).bit_length() - 1)
+        """Records that a cohort of so many, two or more, did not fit into memory. The next ones of
+        this kind have half as many clients. What did not fit may have been one client's many
+        samples, so each size is tried twice."""
+        fits = 1 << ((size - 1).bit_length() - 1)
+        self._fits[_kind(job)] = fits
+        self._overspent[_kind(job), 2 * fits] += 1
 
     def knows(self, job: Job) -> bool:
         """Whether this kind of training has been tried out, or needs no trials."""
@@ -108,6 +114,7 @@ class CohortSizes:
         """Records how long a cohort took, and the memory that it needed at its peak; nothing where
         some client has no readable note."""
         size, kind = len(cohort), _kind(cohort[0])
+        self._grow(kind, max((note.cohort for note in notes), default=0))
         if self.knows(cohort[0]) or size not in _sizes(cohort[0]) or len(notes) < size:
             return
         rate = sum(note.seconds for note in notes) / sum(map(work, cohort))
@@ -116,6 +123,14 @@ class CohortSizes:
         if self._to_try(cohort[0]) is None:
             self._chosen[kind] = self._best(kind)
             self._remember()
+
+    def _grow(self, kind: str, size: int) -> None:
+        """Where a cohort of that size fitted, tries the larger ones again."""
+        fits = self._fits.get(kind)
+        if fits and size >= fits:
+            while fits < SLOTS and self._overspent[kind, 2 * fits] < FAILURES:
+                fits *= 2
+            self._fits[kind] = fits
 
     def _to_try(self, job: Job) -> int | None:
         """The smallest size that lacks trials; None once no larger one can be a gain."""

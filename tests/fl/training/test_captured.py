@@ -16,7 +16,7 @@ from fl.training import captured
 from fl.training.captured import DeviceSteps
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
-from fl.training.recipe import one_by_one
+from fl.training.recipe import minimise, one_by_one
 from kernels.dropout import mix
 from tests.fl.devices import DEVICE
 from tests.fl.graphs import pretended_graphs
@@ -123,11 +123,17 @@ def test_a_replayed_step_has_the_bits_of_one_that_is_run(name: str) -> None:
 
 
 @pytest.mark.usefixtures("replaying")
-def test_who_fails_among_others_raises() -> None:
-    first, second, third = cohort_of(VGG, (7, 9, 16))
-    second = replace(second, shard=replace(second.shard, labels=torch.full((9,), 7)))
-    with pytest.raises(IndexError, match="Target 7 is out of bounds"):
-        together([first, second, third])
+def test_who_fails_among_others_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = iter(range(5))
+
+    def fifth_fails(*given: Any) -> None:
+        if next(steps) == 4:
+            raise ArithmeticError("in its second step")
+        minimise(*given)
+
+    monkeypatch.setattr(captured, "minimise", fifth_fails)
+    with pytest.raises(ArithmeticError, match="in its second step"):
+        together(cohort_of(VGG, (7, 9, 16)))
 
 
 @pytest.mark.usefixtures("replaying")
