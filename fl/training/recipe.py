@@ -124,8 +124,7 @@ def epochs_of(
     if not shard.varies:
         rows["images"] = shard.images
     rows = {name: column.to(device) for name, column in rows.items()}
-    orders, noise = inputs.stream(order), inputs.stream("local/latent")
-    readings = inputs.stream("local/readings")
+    orders, noise, readings = map(inputs.stream, (order, "local/latent", "local/readings"))
     least = smallest_batch(model) if model is not None else 1
 
     def plan(device: torch.device) -> Iterator[tuple[Tensor, Tensor | None]]:
