@@ -196,7 +196,8 @@ def class_means(values: Tensor, labels: Tensor, num_classes: int) -> tuple[Tenso
 
     Classes without a sample have zeros. A matrix product fixes the sum's order, on GPUs too.
     """
-    members = F.one_hot(labels, num_classes).to(values.dtype)
+    classes = torch.arange(num_classes, device=labels.device)
+    members = (labels.unsqueeze(1) == classes).to(values.dtype)
     counts = members.sum(0)
     return members.T @ values / counts.clamp(min=1).unsqueeze(1), counts > 0
 
@@ -225,17 +226,18 @@ def random_directions(count: int, dimensions: int, stream: torch.Generator) -> T
     return F.normalize(torch.randn(count, dimensions, generator=stream), dim=1)
 
 
-def knowledge_matching(soft_labels: Tensor, log_soft_labels: Tensor) -> Tensor:
+def knowledge_matching(soft_labels: Tensor, log_soft_labels: Tensor, there: Tensor) -> Tensor:
     """Eq. 15: (KL(R || T) + KL(T || R)) / 2, summed over entries, mean over classes.
 
     Args:
         soft_labels: R, (classes, d), of the clients' data.
         log_soft_labels: log T, (classes, d), of the condensed data.
+        there: which classes count, (classes,): no index, for which a GPU would ask how many.
     """
     # Usually far from 0, but a client may be so confident that its float underflows.
     log_r = soft_labels.clamp(min=torch.finfo(soft_labels.dtype).tiny).log()
     both = (soft_labels - log_soft_labels.exp()) * (log_r - log_soft_labels)
-    return both.sum() / 2 / len(soft_labels)
+    return both.sum(1).where(there, 0).sum() / 2 / there.sum()
 
 
 # The network whose features condensation matches: drawn near the global model in every step.

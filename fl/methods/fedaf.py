@@ -178,8 +178,8 @@ class KnowledgeLoss:
             classes = logits.shape[1]
             means, there = class_means(logits, labels, classes)
             r, _ = class_means(batch["soft_labels"], labels, classes)
-            log_t = (means[there] / self.temperature).log_softmax(1)
-            loss = loss + self.weight * knowledge_matching(r[there], log_t)
+            log_t = (means / self.temperature).log_softmax(1)
+            loss = loss + self.weight * knowledge_matching(r, log_t, there)
         return loss
 
 

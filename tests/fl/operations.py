@@ -82,4 +82,5 @@ def assert_can_be_captured(times: list[list[str]]) -> None:
     _, *later = times
     assert later
     assert all(names == later[0] for names in later)
-    assert not WAITING & set(later[0])
+    waits = WAITING & set(later[0])
+    assert not waits, waits

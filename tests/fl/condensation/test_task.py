@@ -217,10 +217,17 @@ def test_knowledge_matching_is_the_mean_of_both_divergences() -> None:
         forth = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
         back = sum(b * math.log(b / a) for a, b in zip(p, q, strict=True))
         expected += (forth + back) / 2 / 4
-    assert knowledge_matching(r, t.log()).item() == pytest.approx(expected, rel=1e-5)
-    assert knowledge_matching(r, r.log()).item() == pytest.approx(0, abs=1e-6)
+    there = torch.ones(4, dtype=torch.bool)
+    assert knowledge_matching(r, t.log(), there).item() == pytest.approx(expected, rel=1e-5)
+    assert knowledge_matching(r, r.log(), there).item() == pytest.approx(0, abs=1e-6)
     sure = torch.eye(6)[:4]  # a label of exactly 0 or 1
-    assert knowledge_matching(sure, t.log()).isfinite()
+    assert knowledge_matching(sure, t.log(), there).isfinite()
+    absent = (
+        torch.cat([r, torch.zeros(1, 6)]),
+        torch.cat([t.log(), torch.full((1, 6), -math.log(6))]),
+    )
+    with_absent = knowledge_matching(*absent, torch.tensor([True] * 4 + [False]))
+    assert with_absent.item() == pytest.approx(expected, rel=1e-5)
 
 
 NEAR = replace(CONFIG, gamma=1.0, rho=0.0)

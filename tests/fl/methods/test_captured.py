@@ -10,7 +10,7 @@ from tests.fl.operations import assert_can_be_captured, of_every_step
 
 FITTING = (
     *("fedmho", "fedmho-md", "fedmho-sd", "fedmho-open", "fedcvae-ens", "fedcvae-kd", "feddf"),
-    *("feddm", "centralised"),
+    *("feddm", "fedaf", "centralised"),
 )
 """Methods whose server trains on samples that stay the same in all epochs."""
 
