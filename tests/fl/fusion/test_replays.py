@@ -42,8 +42,7 @@ def test_a_replayed_fit_has_the_bits_of_one_that_is_run(name: str) -> None:
         expected, losses = fitted(name)
     with pretended_graphs() as graphs:
         found, others = fitted(name)
-    # Of 16 full batches. FedAF's loss asks how many classes a batch has: it is not captured.
-    assert [graph.replays for graph in graphs] == [0 if name == "knowledge" else 14]
+    assert [graph.replays for graph in graphs] == [14]  # of 16 full batches
     assert same_bits(found, expected)
     for one, other in zip(others, losses, strict=True):
         assert torch.equal(one, other)
