@@ -10,6 +10,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+from functools import lru_cache
 from time import monotonic
 from typing import Any
 
@@ -108,11 +109,16 @@ def as_it_trains(job: Job) -> Job:
     client, training = job.client, job.client.training
     if not client.request.in_waves:
         return job
-    seen, _ = training.probe(1, job.run_spec.num_classes)
-    if job.task == training.task and seen.speed_settings() == training.speed_settings():
+    if job.task == training.task and _is_as_measured(training, job.run_spec.num_classes):
         return job
     request = replace(client.request, in_waves=False)
     return replace(job, client=replace(client, request=request))
+
+
+@lru_cache  # of a hundred thousand clients most have one record
+def _is_as_measured(training: Any, num_classes: int) -> bool:
+    seen, _ = training.probe(1, num_classes)
+    return seen.speed_settings() == training.speed_settings()
 
 
 def _overspent(error: Exception | None) -> bool:
