@@ -106,7 +106,8 @@ def as_it_trains(job: Job) -> Job:
     """The job; without waves if it is not the training that was seen to train in slots: it has
     another task, or its record was measured with other settings than how long it trains, as
     FedGen's without its generator."""
-    client, training = job.client, job.client.training
+    client = job.client
+    training: Any = client.training  # a frozen record: it can be hashed
     if not client.request.in_waves:
         return job
     if job.task == training.task and _is_as_measured(training, job.run_spec.num_classes):
