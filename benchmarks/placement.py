@@ -3,6 +3,7 @@
     python benchmarks/placement.py --json FILE            # on a simulated clock: seconds
     python benchmarks/placement.py --live --json FILE     # also ten clients on real Ray actors
     python benchmarks/placement.py --crowds 1000 10000 100000 --clients --json FILE
+    python benchmarks/placement.py --waves 1000 10000 --clients --json FILE
 
 The simulation drives the placement that runs use; only the clock is simulated. All three schedulers
 get the same clients, which take the same time under each. The live run takes minutes, most of them
@@ -10,6 +11,7 @@ to start processes; its simulation is given the start-up times that it had, and 
 order and overlap of real actors are the simulated ones.
 """
 
+import heapq
 import math
 import statistics
 import sys
@@ -21,8 +23,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tyro
-from federations import CLIENT_NOISE, MACHINES, MODEL_NOISE, Job, Machine, crowd, federation
+from federations import (
+    CLASSES,
+    CLIENT_NOISE,
+    MACHINES,
+    MODEL_NOISE,
+    Job,
+    Machine,
+    crowd,
+    federation,
+)
 from machine import Rows, describe_machine
 from rich.console import Console
 from rich.table import Table
@@ -30,7 +42,12 @@ from schedulers import SCHEDULERS, Scheduler, ours, simulate
 
 from cluster.hardware.private_ray import private_ray
 from cluster.scheduling.capacity import Slot, lower_bound
+from fl.data.partition import dirichlet_lists
 from fl.json_files import JsonObject
+from fl.training.slots import SLOTS
+
+ALPHAS, BATCH = (0.1, 0.5, 100.0), 16
+"""Of the clients in slots."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +61,9 @@ class Options:
     crowds: tuple[int, ...] = ()
     """Numbers of clients that all wait at once, for which our placement's own time and memory are
     measured."""
+    waves: tuple[int, ...] = ()
+    """Numbers of small clients that train in slots, of which the steps of waves are counted beside
+    those of slots that take a new client when one is done."""
     live: bool = False
     """Also run ten clients on Ray actors that sleep, on logical resources."""
     live_seconds: float = 20.0
@@ -78,6 +98,8 @@ def found(
     yield "ratios", ratios, partial(ratio_table, seeds=seeds)
     own = (measure_crowd(machine, clients) for machine in MACHINES for clients in crowds)
     yield "crowd", own, crowd_table
+    in_slots = (steps_in_slots(clients, alpha) for clients in options.waves for alpha in ALPHAS)
+    yield "waves", in_slots, wave_table
     # Two live machines are enough, and a laptop can run the processes of their clients.
     alive = MACHINES[:2] if options.live else ()
     yield "live", (row for machine in alive for row in live_rows(machine, options)), live_table
@@ -138,6 +160,26 @@ class Timed:
         begin = time.process_time()
         self._scheduler.finish(client, seconds)
         self.seconds += time.process_time() - begin
+
+
+def steps_in_slots(clients: int, alpha: float) -> JsonObject:
+    """The steps of an epoch of MNIST's 60,000 images, dealt by Dir(alpha), in 256 slots: wave after
+    wave, the clients with the most steps first, as runs do; with a new client in each slot whose
+    client is done, the longest first; and the least that slots allow."""
+    labels = np.arange(60_000) % CLASSES
+    rng = np.random.default_rng(0)
+    lists = dirichlet_lists(labels, clients, CLASSES, alpha=alpha, min_samples=1, rng=rng)
+    steps = sorted((-(-len(own) // BATCH) for own in lists), reverse=True)
+    slots = [0] * SLOTS
+    for own in steps:
+        heapq.heapreplace(slots, slots[0] + own)
+    return {
+        "clients": clients,
+        "alpha": alpha,
+        "waves": sum(steps[::SLOTS]),
+        "refilled": max(slots),
+        "least": max(steps[0], math.ceil(sum(steps) / SLOTS)),
+    }
 
 
 @dataclass(frozen=True)
@@ -237,6 +279,18 @@ def crowd_table(rows: list[JsonObject]) -> Table:
         figures = (f"{1e6 * row['seconds_each']:.0f}", f"{growth:.2f}", f"{logarithm:.2f}")
         bytes_each = f"{row['bytes_each']:.0f}"
         table.add_row(row["machine"], f"{row['clients']:,}", *figures, bytes_each)
+    return table
+
+
+def wave_table(rows: list[JsonObject]) -> Table:
+    """Steps of waves beside those of slots that are refilled."""
+    title = f"steps of an epoch in {SLOTS} slots, batches of {BATCH} of 60,000 images by Dir(alpha)"
+    columns = ("waves", "refilled", "least", "waves / refilled")
+    table = Table("clients", "alpha", *columns, title=title)
+    for row in rows:
+        clients, *figures = row.values()
+        ratio = f"{row['waves'] / row['refilled']:.2f}"
+        table.add_row(f"{clients:,}", *map(str, figures), ratio)
     return table
 
 

@@ -15,6 +15,7 @@ from federations import (
     Machine,
     federation,
 )
+from placement import steps_in_slots
 from schedulers import SCHEDULERS, Scheduler, first_come, ours, simulate
 
 from cluster.scheduling.capacity import Bundle, lower_bound
@@ -85,3 +86,13 @@ def test_a_federation_shares_all_samples_among_models_in_their_shares(
     assert sum(samples) == CLASSES * SAMPLES_PER_CLASS
     assert min(samples) >= LEAST_SAMPLES
     assert all(job.request == machine.requests[job.model] for job in jobs)
+
+
+@pytest.mark.parametrize(("clients", "waves"), [(256, 1), (300, 2), (1000, 4)])
+def test_waves_take_no_fewer_steps_than_refilled_slots_and_these_than_the_least(
+    clients: int, waves: int
+) -> None:
+    row = steps_in_slots(clients, 0.5)
+    assert row["least"] <= row["refilled"] <= row["waves"]
+    assert row["waves"] >= waves  # each takes a step at least
+    assert waves > 1 or row["refilled"] == row["waves"]
