@@ -103,8 +103,11 @@ class Job:
         )
 
 
-def of_runs(name: str, cells: Callable[[], Sequence[Cell]], job: Job) -> str:
-    """A table or figure of the suite: runs what has no line yet, and shows what is whole."""
+def of_runs(
+    name: str, cells: Callable[[], Sequence[Cell]], job: Job, title: str | None = None
+) -> str:
+    """A table or figure of the suite: runs what has no line yet, and shows what is whole.
+    ``title``: of it and its pictures, where the suite's own has another data set."""
     suite, path = job.suite(name), job.docs / "runs" / f"{name}.jsonl"
     seeds = suite.seed_numbers
     runs = suite_runs.runs_of(suite, cells(), seeds)
@@ -117,7 +120,7 @@ def of_runs(name: str, cells: Callable[[], Sequence[Cell]], job: Job) -> str:
     figures = run_lines.whole_figures(lines, runs, failed)
     if not any(figure.results for figure in figures):
         raise UserError(f"{path} has no cell of {name} with a run of each seed")
-    made = suite_runs.Table(name, "small", seeds, figures, EXHIBITS.get(name))
+    made = suite_runs.Table(title or name, "small", seeds, figures, EXHIBITS.get(name))
     heading, _, text = made.text().partition("\n\n")
     pictures = made.pictures()
     for file, picture in pictures.items():
@@ -253,8 +256,9 @@ def _program(*arguments: str, picture: str | None = None) -> Callable[[Job], str
     return partial(of_program, (f"benchmarks/{arguments[0]}.py", *arguments[1:]), picture)
 
 
-def _suite(name: str) -> Callable[[Job], str]:
-    return partial(of_runs, name, lambda: make(name, "small"))
+def _suite(name: str, dataset: str | None = None) -> Callable[[Job], str]:
+    title = f"{name}-{dataset}" if dataset else None
+    return partial(of_runs, name, lambda: make(name, "small", dataset=dataset), title=title)
 
 
 STUDY = (
@@ -283,6 +287,7 @@ TABLES: Mapping[str, Callable[[Job], str]] = {
         for a in ("0.5", "0.3", "0.1")
     },
     **{name: _suite(name) for name in ("fedaf", "fedd2s-table2", "hfldd", "open")},
+    "fedaf-fmnist": _suite("fedaf", "fmnist"),
     "robust": _program("robust", picture="robust.png"),
     "privacy": _program("privacy", picture="privacy.png"),
     "distance": _program("distance", "--seconds=1.5"),

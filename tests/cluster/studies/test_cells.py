@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
-from cluster.run.command_line import parse
+from cluster.run.command_line import PRESETS, flatten, parse
 from cluster.studies import cells
 from cluster.studies.cells import DOMAINS_TABLE, TABLES, make
 from cluster.studies.comparison import Figure, Published, as_markdown, published, rows
@@ -72,11 +73,25 @@ def test_every_line_is_a_run_of_its_own() -> None:
     assert runs["fedaf-without-lgkm"].knowledge == 0
     assert runs["fedaf-clipped"].clip == 2
     assert runs["fedprox"].classifier.proximal == 0.001
-    assert runs["moon"].classifier.mu == 1
+    assert runs["moon"].classifier.mu == 0.1  # the preset's own, chosen at this size
+    (moon,) = make("fedaf", "paper", ("fmnist-alpha0.1-moon",))
+    assert parse(moon.arguments).run.options.classifier.mu == 1
     assert runs["feddyn"].classifier.alpha == 0.01
     # All train the same network from the same start, so that rows can be compared.
     for name in ("fedavg", "fedbn", "moon", "feddyn", "fedgen"):
         assert plain(runs[name].classifier) == runs["fedavg"].classifier
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name != DOMAINS_TABLE])
+def test_no_table_overrides_what_its_preset_has_for_the_method(name: str) -> None:
+    """So a rival runs with the settings that were chosen for it at this size."""
+    for cell in make(name, "small"):
+        if cell.method == cell.registered:  # else it is the method with other settings
+            given = dict(a.removeprefix("--").split("=", 1) for a in cell.arguments if "=" in a)
+            preset = yaml.safe_load((PRESETS / f"{given['preset']}.yaml").read_text())
+            own = flatten(preset.get(cell.method) or {})
+            swept = {setting for setting, _ in cell.settings}
+            assert not ({n.replace("-", "_") for n in given} & own.keys()) - swept
 
 
 @pytest.mark.parametrize(
