@@ -88,7 +88,7 @@ class ClientMap:
                     updates |= self._train(left)
             missing = {k: key for k, key in missing.items() if k not in locked}
         self._refuse_outliers(updates)
-        self._refuse_empty_roles(updates)
+        self._refuse_empty_roles()
         return updates
 
     def _reuse(self, jobs: Mapping[int, Job]) -> dict[int, Update]:
@@ -161,10 +161,12 @@ class ClientMap:
                 del updates[k]
                 self.memories.pop(k, None)
 
-    def _refuse_empty_roles(self, updates: dict[int, Update]) -> None:
-        left = {update.client.role for update in updates.values()}
+    def _refuse_empty_roles(self) -> None:
+        """Raises `ClientFailed` where all clients of a role were dropped. Those that a map did not
+        choose are left: they may take part in the next round."""
+        left = {member.role for k, member in self.members.items() if k not in self.dropped}
         for k, job in self.jobs.items():
-            if k in self.dropped and job.client.role not in left:
+            if job.client.role not in left:
                 reason = f"{self.dropped[k]}; no {job.client.role} client is left"
                 raise ClientFailed(k, job.client.model, reason)
 

@@ -218,10 +218,10 @@ class Rounds:
         memory.clear()
         memory.update({name: t.to(server.device) for name, t in state["memory"].items()})
         self.start = Evaluation(**state["start"])
-        self.stopped = state.get("stopped_of") == self.count
         self.played = [
             Round(**{**r, "evaluation": Evaluation(**r["evaluation"])}) for r in state["played"]
         ]
+        self.stopped = state.get("stopped_of") == self.count or self._has_settled()
         for name in OF_CLIENTS:
             getattr(clients, name).update(state.get(name, {}))
         clients.recall(state.get("remembered", {}))

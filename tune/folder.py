@@ -10,7 +10,7 @@ import yaml
 
 from cluster.run.command_line import flatten, load_yaml
 from cluster.run.options import Launch
-from cluster.run.run_dir import LOCK, changes, empty, identity_of, locked, nested, versions
+from cluster.run.run_dir import changes, empty, holds_files, identity_of, locked, nested, versions
 from fl.config import RunConfig
 from fl.data.catalogue import short_name
 from fl.errors import UserError
@@ -79,7 +79,7 @@ def _is_used(folder: Path) -> bool:
     """Whether there is anything; a process that has just made the folder may still lose it."""
     if folder.is_symlink() or not folder.is_dir():
         return folder.is_symlink() or folder.exists()
-    return any(file.name != LOCK for file in folder.iterdir())
+    return holds_files(folder)
 
 
 def write_configuration(path: Path, run: RunConfig[Any]) -> None:

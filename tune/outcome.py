@@ -22,6 +22,9 @@ from fl.report.words import NONE, duration, percent, points, tally
 from tune.options import METRICS, SweepOptions
 from tune.trials import DEFAULT, FAILURE, SETTINGS, derive, read_result, run_trial
 
+Training = tuple[int, str | None, int]
+"""A client, its model and the round: a client trains in each round, and perhaps two models."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRow:
@@ -33,10 +36,10 @@ class TrialRow:
     status: Literal["finished", "stopped", "failed"]
     scores: Mapping[str, float]
     """``accuracy``, ``loss`` and ``epoch`` of its last epoch; empty if it had none."""
-    trained: Mapping[int, float]
-    """Clients that it trained, and the seconds of each."""
-    reused: Mapping[int, float]
-    """Clients that it had from the store, and the seconds that each training had taken."""
+    trained: Mapping[Training, float]
+    """What it trained, and the seconds of each."""
+    reused: Mapping[Training, float]
+    """What it had from the store, and the seconds that each training had taken."""
     seconds: float
     """From its first to its last event, over all its starts."""
     reason: str = ""
@@ -75,8 +78,10 @@ def _row_of(run_dir: Path, defaults: SettingValues) -> TrialRow:
         status = "finished"
     elif failure.exists():
         status = "failed"
-    trained = {end.client: end.seconds_training for end in ends if not end.reused}
-    reused = {end.client: end.seconds_training for end in ends if end.reused}
+    found: tuple[dict[Training, float], dict[Training, float]] = {}, {}
+    for end in ends:
+        found[end.reused][end.client, end.model, end.round] = end.seconds_training
+    trained, reused = found
     # A resumed run has started several times, each time at 0.
     before = [last for last, event in pairwise(events) if isinstance(event, RunStart)]
     return TrialRow(
@@ -85,8 +90,8 @@ def _row_of(run_dir: Path, defaults: SettingValues) -> TrialRow:
         status=status,
         scores=last_scores(run_dir),
         trained=trained,
-        # Clients that it trained itself before it was interrupted do not count as reused.
-        reused={client: seconds for client, seconds in reused.items() if client not in trained},
+        # What it trained itself before it was interrupted does not count as reused.
+        reused={own: seconds for own, seconds in reused.items() if own not in trained},
         seconds=sum(event.seconds for event in (*before, *events[-1:])),
         reason=failure.read_text(errors="replace").strip() if status == "failed" else "",
     )
@@ -128,17 +133,17 @@ def ranked(rows: Sequence[TrialRow], options: SweepOptions) -> list[TrialRow]:
 def savings(
     rows: Sequence[TrialRow], members: Iterable[Client], inventory: Inventory
 ) -> dict[str, float]:
-    """How many clients all trials trained and reused, and the time that this saved.
+    """How many trainings of clients all trials did and reused, and the time that this saved.
 
     Returns:
-        ``trained`` and ``reused``, in clients; ``trained_seconds`` of training, summed over
-        clients; ``saved_seconds`` that the training of the reused ones had taken; and
+        ``trained`` and ``reused``, in trainings; ``trained_seconds`` of training, summed over
+        clients; ``saved_seconds`` that the reused ones had taken; and
         ``least_seconds_saved``, the wall time saved if the machine had been full of clients all
         the time: without reuse the sweep would have taken at least so much longer.
     """
     at_once = {c.id: max(1, inventory.at_once(c.request)) for c in members}
     trained = [seconds for row in rows for seconds in row.trained.values()]
-    saved = [(client, seconds) for row in rows for client, seconds in row.reused.items()]
+    saved = [(own[0], seconds) for row in rows for own, seconds in row.reused.items()]
     return {
         "trained": len(trained),
         "reused": len(saved),

@@ -28,7 +28,7 @@ from fl.events import PERIOD_S, AttemptFailed, ClientStart, Events
 from fl.exchange import Upload, of_cohort, readable_notes
 from fl.executor import time_limit
 from fl.federation import Job, Request
-from fl.training.sizes import CohortSizes, groups, halves, take, work, work_together
+from fl.training.sizes import CohortSizes, groups, take, work, work_together
 from fl.training.slots import SLOTS
 
 NODE_CHECK_S = 5.0
@@ -256,8 +256,9 @@ class _Map:
             size = min(cohort.size, len(cohort.jobs))
             if _overspent(error) and size > 1:
                 self._executor.sizes.overspent(cohort.jobs[0], size)
-            for half in halves(cohort.jobs):
-                self._enqueue(deque(half))
+            middle = len(cohort.jobs) // 2
+            self._enqueue(deque(cohort.jobs[:middle]))
+            self._enqueue(deque(cohort.jobs[middle:]))
 
     def _end_overdue(self) -> None:
         """Ends clients that have taken longer than they may."""

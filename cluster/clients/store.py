@@ -124,11 +124,12 @@ class Store:
         """Locks the clients' keys and gives the clients that this process is now to train.
 
         Those that other processes have locked are left out; if that is all, it waits for the first.
+        Keys of this run alone need no lock: another run of the same settings has its own uploads.
         A process that holds a lock never waits for one, so no two wait for each other, and the
         kernel drops the locks of a process that dies. :meth:`put` releases a lock, the end of the
         context those that are left.
         """
-        ours = [client for client, key in keys.items() if self._locks.acquire(key)]
+        ours = [c for c, key in keys.items() if "/" in key or self._locks.acquire(key)]
         if not ours:
             first = next(iter(keys))
             self._locks.acquire(keys[first], wait=True)

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shutil
 import socket
 import sys
@@ -93,9 +94,19 @@ def is_run(path: Path) -> bool:
     return False
 
 
+LEFT = re.compile(r"\.(config|sweep)\.yaml\.\d+")
+"""What is left of a folder's first file where the process that wrote it was killed."""
+
+
+def holds_files(path: Path) -> bool:
+    """Whether a folder has more in it than what a process makes before it has written a file."""
+    return any(file.name != LOCK and not LEFT.fullmatch(file.name) for file in path.iterdir())
+
+
 def empty(path: Path) -> None:
-    """Deletes all that is in a run's folder, which this process has locked, but for the lock."""
-    for file in path.iterdir():
+    """Deletes all that is in a run's folder, which this process has locked, but for the lock; last
+    what says that it is a run's: who is killed amid this may begin again."""
+    for file in sorted(path.iterdir(), key=lambda file: file.name == "config.yaml"):
         if file.is_dir() and not file.is_symlink():
             shutil.rmtree(file)
         elif file.name != LOCK:
@@ -112,6 +123,7 @@ def delete(paths: Iterable[Path]) -> None:
                 raise UserError(f"{path} is no run's folder: delete it by hand")
             held.enter_context(locked(path))
         for path in paths:
+            empty(path)
             shutil.rmtree(path)
 
 
@@ -212,7 +224,7 @@ def _refuse_taken(path: Path, launch: Launch) -> None:
         return
     config_file = path / "config.yaml"
     if not config_file.exists():
-        if any(file.name != LOCK for file in path.iterdir()):
+        if holds_files(path):
             raise UserError(f"{path} holds files that are no run; choose another --name")
     elif not is_run(path):
         raise UserError(f"{path} holds a config.yaml that is no run's; choose another --name")

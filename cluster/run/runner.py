@@ -1,6 +1,7 @@
 """Executes one prepared run: trains, fuses, and writes results and report to the run directory."""
 
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, contextmanager
@@ -181,7 +182,11 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = no_pipe(path).open("a", buffering=1)
+        # A start that was killed, or had a full disk, may have left half a line.
+        with named_errors(path), no_pipe(path).open("a+b") as there:
+            if there.tell() and there.seek(-1, os.SEEK_END) and there.read() != b"\n":
+                there.write(b"\n")
+        self._file = path.open("a", buffering=1)
 
     def __call__(self, event: Event) -> None:
         """Writes one line."""

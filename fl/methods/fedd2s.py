@@ -114,6 +114,8 @@ def run(frame: Personal, config: FedD2SConfig) -> None:
         # A client counts its rounds itself; by the server's count it need not remember them.
         known = {"depth": torch.tensor([depth(client.id) for client in clients.members])}
         updates = clients.map(send_knowledge, only=chosen, known=known, check=check_answers)
+        if not updates:  # all that took part were dropped
+            continue
         with server.events.phase("fusion"):
             knowledge = {
                 u.client.id: received(u, layers, shapes, depth(u.client.id), server.device)

@@ -55,7 +55,8 @@ def run(
     if rounds.count > 1:
         frame = Averaging(clients, server, config, rounds)
         for updates in frame.play():
-            distil(frame.ensemble, updates, server, config, auxiliary)
+            if updates:  # else all that took part were dropped
+                distil(frame.ensemble, updates, server, config, auxiliary)
         return rounds.outcome(frame.ensemble, figures=about)
     ensemble, model = untrained(clients.members, server)
     updates = clients.train()

@@ -213,6 +213,8 @@ def run(frame: Averaging, config: FedGenConfig) -> None:
         return {training: frame.sent()[training] | prefixed("generator", generator) | held}
 
     for updates in frame.play(memory, start=start):
+        if not updates:  # all that took part were dropped
+            continue
         own_counts = memory["label_counts"][[update.client.id for update in updates]]
         layers = LastLayers.of(generator, updates, average, own_counts)
         fit_generator(layers, server, config.generator)

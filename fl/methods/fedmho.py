@@ -259,6 +259,7 @@ def train_both(
     if config.decoders == "all":
         strong = [update.client.id for update in classifiers]
         further = clients.train(config.generator, only=strong)
+        classifiers = [u for u in classifiers if u.client.id not in clients.dropped]
         for update in further:
             as_weak = replace(update.client, role="generator", training=config.generator)
             generators.append(replace(update, client=as_weak))

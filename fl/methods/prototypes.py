@@ -52,9 +52,16 @@ def num_participants(share: float, num_clients: int) -> int:
 
 
 def participants(clients: Clients, config: ParticipationConfig, number: int) -> list[int]:
-    """Ids of the clients that take part in this round, ascending."""
+    """Ids of the clients that take part in this round, ascending.
+
+    Raises:
+        ClientFailed: all that could were dropped.
+    """
     share, there = config.participation, len(clients.members) - config.newcomers
     able = [c.id for c in clients.members[:there] if c.id not in clients.dropped]
+    if not able:  # newcomers alone
+        reason = f"{clients.dropped[0]}; no client that takes part is left"
+        raise ClientFailed(0, clients.members[0].model, reason)
     if share == 1:
         return able
     stream = numpy_generator(clients.run_spec.seed, in_round("participation", number))

@@ -297,7 +297,7 @@ def client_ends(events: list[Event]) -> dict[int, list[ClientEnd]]:
     for event in events:
         match event:
             case RunStart():  # a resumed run reports all of its clients again,
-                before, ends = before + ends, []
+                before, ends = ends or before, []
             case RoundsResumed(round=done):  # except those of the rounds it had done
                 before, ends = [], [end for end in before if end.round <= done]
             case ClientEnd():

@@ -52,12 +52,6 @@ def take(group: deque[Job], size: int) -> list[Job]:
     return [group.popleft() for _ in range(min(size, len(group)))]
 
 
-def halves(cohort: list[Job]) -> tuple[list[Job], list[Job]]:
-    """The two halves of a cohort that failed."""
-    middle = len(cohort) // 2
-    return cohort[:middle], cohort[middle:]
-
-
 def work(job: Job) -> int:
     """Samples passed through the model, by which a client's time is estimated."""
     return job.client.training.work(job.client.num_samples)

@@ -261,6 +261,9 @@ def test_a_failing_client_can_be_dropped_by_name_and_the_others_stay() -> None:
 
 def test_a_role_is_never_dropped_whole() -> None:
     clients = federation(InProcess(split(2, 2, 2)), on_failure="drop")
+    assert [u.client.id for u in clients.map(fails_for_two, only=[0, 2])] == [0]
+    clients.dropped[3] = "gone"  # the last generator client, which that map did not choose
+    del clients.dropped[2]
     with pytest.raises(ClientFailed, match=r"^client 2 .*no samples; no generator client is left$"):
         clients.map(fails_for_two, only=[0, 2])
 

@@ -264,12 +264,14 @@ def test_models_of_rounds_are_refused_where_there_are_none() -> None:
     assert not Path("runs/a/result.json").exists()
 
 
-def test_rounds_end_when_accuracy_has_settled_and_the_run_can_go_on() -> None:
-    whole = curve(run("whole", 12, classifier={"epochs": 1, "lr": 1e-9}))
+def test_rounds_end_when_accuracy_has_settled_however_many_there_were_to_be() -> None:
+    still = {"classifier": {"epochs": 1, "lr": 1e-9}}
+    whole = curve(run("whole", 12, **still))
     assert len(set(whole)) == 1  # nothing is learned
-    stopped = run("a", 12, stop_after=3, classifier={"epochs": 1, "lr": 1e-9})
-    assert curve(stopped) == whole[:4]
-    assert stopped.figures["stopped_after"] == 4
+    for rounds in (12, 15):
+        stopped = run("a", rounds, stop_after=3, resume=rounds > 12, **still)
+        assert curve(stopped) == whole[:4]
+        assert stopped.figures["stopped_after"] == 4
     rising = run("b", 3, stop_after=3)
     assert len(curve(rising)) == 3
     with pytest.raises(onefold.UserError, match="stop_after needs several rounds"):

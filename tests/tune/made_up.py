@@ -19,8 +19,8 @@ def epoch(number: int, accuracy: float, seconds: float, stage: str = "fusion") -
     return event("epoch", seconds, stage=stage, epoch=number, epochs=3, **figures)
 
 
-def end(client: int, took: float, *, reused: bool) -> dict[str, Any]:
-    return event("client_end", 1.0, client=client, seconds_training=took, reused=reused)
+def end(client: int, took: float, *, reused: bool, **more: Any) -> dict[str, Any]:
+    return event("client_end", 1.0, client=client, seconds_training=took, reused=reused, **more)
 
 
 def trial(

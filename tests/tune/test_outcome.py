@@ -164,7 +164,19 @@ def test_a_resumed_trial_counts_its_own_training_once(tmp_path: Path) -> None:
     with (path / "metrics.jsonl").open("a") as file:
         file.write('{"event": "epo')  # killed while it wrote
     (row,) = read_rows(tmp_path, {})
-    assert (row.trained, row.reused, row.seconds) == ({0: 10.0}, {}, 12.0)
+    assert (row.trained, row.reused, row.seconds) == ({(0, None, 1): 10.0}, {}, 12.0)
+
+
+def test_over_rounds_each_training_of_a_client_counts(tmp_path: Path) -> None:
+    ends = [
+        end(0, 3.0, reused=True, model="vgg9"),
+        end(0, 1.0, reused=False, model="cvae-small"),
+        *(end(0, 2.0, reused=False, model="vgg9", round=number) for number in (2, 3)),
+    ]
+    trial(tmp_path, "00000", {}, *ends)
+    saved = savings(read_rows(tmp_path, {}), members(), INVENTORY)
+    assert (saved["trained"], saved["trained_seconds"]) == (3, 5.0)
+    assert (saved["reused"], saved["saved_seconds"]) == (1, 3.0)
 
 
 def test_savings_add_up_what_was_reused(folder: Path) -> None:

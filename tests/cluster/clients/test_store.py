@@ -241,6 +241,16 @@ def test_a_later_rounds_update_is_the_runs_own_until_the_round_is_over(tmp_path:
     assert left == ["client-00000.safetensors"]
 
 
+@pytest.mark.timeout(20)
+def test_another_run_of_the_same_settings_is_not_waited_for_where_nothing_is_shared(
+    tmp_path: Path,
+) -> None:
+    ours, theirs = store(tmp_path), store(tmp_path, "b")
+    keys = dict(enumerate(ours.key(job) for job in (JOB, other(round=2), other(round=3))))
+    with ours.locked(keys) as first, theirs.locked(keys) as second:
+        assert (first, second) == ([0, 1, 2], [1, 2])
+
+
 def test_what_clients_remember_outlives_its_round_and_so_does_the_round_at_work(
     tmp_path: Path,
 ) -> None:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import socket
 import time
 from pathlib import Path
@@ -88,6 +89,34 @@ def test_overwrite_replaces_the_run(tmp_path: Path) -> None:
     (run_dir / "old").touch()
     claim(options(tmp_path, "--name=a", "--overwrite", "--alpha=0.1"))
     assert not (run_dir / "old").exists()
+
+
+def test_who_is_killed_while_it_writes_the_first_file_leaves_the_name_free(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / ".config.yaml.123").write_text("method: fed")
+    assert is_run(claim(options(tmp_path, "--name=a", "--resume")))
+
+
+@pytest.mark.parametrize("how", ["delete", "overwrite"])
+def test_who_is_killed_amid_a_deletion_leaves_a_run_that_can_be_deleted(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = claim(options(tmp_path, "--name=a"))
+    for number in range(20):  # in any order, by the file system
+        (run_dir / f"{number}").mkdir()
+    remove, was_a_run = shutil.rmtree, []
+
+    def seen(folder: Path) -> None:
+        remove(folder)
+        if folder != run_dir:
+            was_a_run.append(is_run(run_dir))
+
+    monkeypatch.setattr(shutil, "rmtree", seen)
+    if how == "delete":
+        delete([run_dir])
+    else:
+        claim(options(tmp_path, "--name=a", "--overwrite"))
+    assert was_a_run == [True] * 20
 
 
 def test_overwrite_never_deletes_what_is_no_run(tmp_path: Path) -> None:

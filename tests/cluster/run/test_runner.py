@@ -35,6 +35,7 @@ from fl.events import (
 from fl.federation import Request
 from fl.fusion import checkpoints
 from fl.json_files import JsonObject, read_json
+from fl.report.read import read_events
 from tests.cluster.commands import launch
 from tests.cluster.run.following import many
 from tests.fl.data.fake_files import write_idx_family
@@ -204,6 +205,15 @@ def test_every_event_is_a_line_but_for_clients_progress(tmp_path: Path) -> None:
             lines(event)
     written = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert list(parse_events(written)) == [told[0], told[2]]
+
+
+@pytest.mark.parametrize("left", ["", "\n", '{"event": "run_end"', '{"event": "run_end"\n'])
+def test_half_a_line_of_an_earlier_start_swallows_no_event(tmp_path: Path, left: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(left)
+    with closing(JsonLines(path)) as lines:
+        lines(RunStart(run="a"))
+    assert read_events(path) == [RunStart(run="a")]
 
 
 def test_a_full_disk_is_an_error_that_names_the_file() -> None:

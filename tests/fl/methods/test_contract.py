@@ -4,6 +4,7 @@ A method's own file has its naive twin, its equations and its paper's byte count
 is tested here is tested there again. That it learns is in test_golden.py.
 """
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -13,13 +14,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from fl import executor
 from fl.bounds import Settings, bounds_in
 from fl.clients import Clients
 from fl.condensation.kip import KipTraining
+from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import ClientEnd, Epoch, Event, RoundEnd, RoundsResumed
 from fl.exchange import ClientNote, Upload, unpack
-from fl.federation import Memory
+from fl.federation import Job, Memory
 from fl.methods.dynafed import MatchingConfig
 from fl.methods.personal import Dropping
 from fl.methods.prototypes import ParticipationConfig, participants
@@ -195,6 +198,29 @@ def test_who_is_absent_neither_uploads_nor_is_counted(
         tells = range(CLIENTS) if name == "fedgen" and number == 1 else chosen  # label counts, once
         assert {end.client for end in ends(undisturbed) if end.round == number} == set(tells)
     assert len(undisturbed.outcome.epochs) == rounds_of(name)
+
+
+REFUSE_DROPS = ("scaffold", "feddyn")
+"""Methods whose server's sum has a part of each client."""
+
+
+def test_where_all_who_take_part_in_a_round_are_dropped_the_others_go_on(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not hasattr(toy(name), "participation") or name in REFUSE_DROPS:
+        return
+    run_jobs, config = executor.run_jobs, replace(toy(name), participation=1 / CLIENTS)
+
+    def failing(jobs: Sequence[Job], train: Split) -> list[bytes]:
+        if jobs[0].round == 2 and jobs[0].test is None:
+            raise ZeroDivisionError("no power")
+        return run_jobs(jobs, train)
+
+    monkeypatch.setattr(executor, "run_jobs", failing)
+    run = play_small(name, config, problem(128, 20, 0.25), tmp_path, dropped={3: "gone"})
+    assert sorted(run.clients.dropped.values()) == ["ZeroDivisionError: no power", "gone"]
+    assert {end.round for end in ends(run)} == {*range(1, rounds_of(name) + 1)} - {2}
+    assert len(run.outcome.epochs) == rounds_of(name)
 
 
 def test_the_ledger_is_what_was_sent(name: str, undisturbed: Run) -> None:

@@ -3,9 +3,11 @@
 from copy import deepcopy
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from fl.errors import ClientFailed
 from fl.fusion.aggregation import average_states
 from fl.methods.prototypes import ParticipationConfig, participants
 from fl.methods.registry import get_method
@@ -76,6 +78,13 @@ def test_who_takes_part_is_drawn_anew_in_every_round() -> None:
     assert participants(clients, ParticipationConfig(participation=1.0), 1) == [
         k for k in EVERYONE if k != who[0][0]
     ]
+
+
+def test_where_newcomers_alone_are_left_nobody_takes_part() -> None:
+    clients, _ = federation("fedavg", alike())
+    clients.dropped.update(dict.fromkeys(EVERYONE[:-1], "out of power"))
+    with pytest.raises(ClientFailed, match="out of power; no client that takes part is left"):
+        participants(clients, ParticipationConfig(newcomers=1), 2)
 
 
 def test_one_round_is_unweighted_unless_it_is_told_otherwise() -> None:

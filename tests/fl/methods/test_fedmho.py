@@ -1,6 +1,6 @@
 """FedMHO against its naive twin, and the behaviour of each of its options."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -11,9 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fl import executor
 from fl.clients import Clients
+from fl.data.datasets import Split
 from fl.errors import ClientFailed, UserError
-from fl.federation import RunSpec, TaskInput, TaskOutput, Update
+from fl.federation import Job, RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import aggregate_states
 from fl.methods import fedmho
 from fl.methods.fedmho import FedMHOConfig, Teacher, assign
@@ -185,6 +187,24 @@ def test_samples_drawn_while_clients_train_are_those_drawn_afterwards(assign_to:
     assert same_bits(*made)
     drawn = server.early  # type: ignore[attr-defined]
     assert drawn == ([3, 4, 5] if assign_to is assign else [3, 4])
+
+
+def test_who_is_dropped_while_it_trains_its_decoder_is_left_out_with_its_classifier_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clients, _ = tiny_federation(TINY, on_failure="drop")
+    run_jobs = executor.run_jobs
+
+    def failing(jobs: Sequence[Job], train: Split) -> list[bytes]:
+        if (jobs[0].client.id, jobs[0].client.training) == (1, TINY.generator):
+            raise ZeroDivisionError("no power")
+        return run_jobs(jobs, train)
+
+    monkeypatch.setattr(executor, "run_jobs", failing)
+    classifiers, generators = fedmho.train_both(clients, replace(TINY, decoders="all"))
+    assert [*clients.dropped] == [1]
+    assert [update.client.id for update in classifiers] == [0, 2]
+    assert [update.client.id for update in generators] == [0, 2, 3, 4, 5]
 
 
 def test_by_squared_counts_no_decoder_draws_before_all_are_there() -> None:

@@ -1,12 +1,16 @@
 """FedSeq against a plain loop, its bytes by Eq. 19, and what a lost client costs."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
 
+from fl import executor
+from fl.data.datasets import Split
 from fl.errors import ClientFailed, UserError
 from fl.events import ClientEnd, Event
+from fl.federation import Job
 from fl.methods import fedseq
 from fl.methods.hfldd import random_clusters
 from fl.methods.registry import get_method
@@ -81,16 +85,28 @@ def test_a_lost_head_stops_the_run_with_its_name_also_where_failures_are_dropped
         fedseq.run(clients, server, settings("fedseq", clusters=2), rounds=Rounds(1))
 
 
-def test_a_dropped_client_leaves_the_model_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [True, False])
+def test_a_dropped_client_leaves_the_model_as_it_is(
+    before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = settings("fedseq", clusters=1)
-    clients, server = federation("fedseq", config)
+    clients, server = federation("fedseq", config, on_failure="drop")
     (order,) = orders(1, 1)
-    lost = order[2]
-    clients.dropped[lost] = "broken"
+    lost, run_jobs = order[2], executor.run_jobs
+    able = [k for k in order if k != lost]
+    if before:
+        clients.dropped[lost] = "broken"
+        able = numpy_generator(0, "sequence", 0).permutation(sorted(able)).tolist()
+
+    def failing(jobs: Sequence[Job], train: Split) -> list[bytes]:
+        if jobs[0].client.id == lost:
+            raise ZeroDivisionError("broken")
+        return run_jobs(jobs, train)
+
+    monkeypatch.setattr(executor, "run_jobs", failing)
     outcome = fedseq.run(clients, server, config, rounds=Rounds(1))
     carried = start(config)
-    able = [k for k in range(CLIENTS) if k != lost]
-    for k in numpy_generator(0, "sequence", 0).permutation(able).tolist():
+    for k in able:
         train(carried, k, 1)
     assert close(carried.state_dict(), model_of(outcome), atol=1e-4)
 

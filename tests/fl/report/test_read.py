@@ -111,8 +111,16 @@ AGAIN = replace(END, reused=True, model="vgg9")
             ],
             (30, 4.5, False, None),
         ),  # and once more
+        (
+            [STARTED, FIRST, STARTED, FIRST, SECOND, STARTED, RoundsResumed(round=2, rounds=2)],
+            (20, 3.0, False, None),
+        ),  # killed within its first round, of which no state was saved, and again
+        (
+            [STARTED, FIRST, STARTED, STARTED, RoundsResumed(round=1, rounds=2), SECOND],
+            (20, 3.0, False, None),
+        ),  # killed before it was resumed
     ],
-    ids=["resumed", "rounds", "resumed between rounds", "resumed twice"],
+    ids=["resumed", "rounds", "between rounds", "twice", "within a round", "too early"],
 )
 def test_a_client_is_summed_over_rounds_each_of_which_counts_once(
     events: list[Event], row: tuple[int, float, bool, str | None]
