@@ -77,6 +77,8 @@ class Options:
     of later commits. Default: runs of the same code alone stand."""
     recorded: bool = False
     """Run nothing: show of what is recorded the cells that are whole."""
+    verify: bool = False
+    """Run the first seed of each recorded cell again and print both accuracies; write nothing."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,10 @@ class Job:
     made: Provenance
     docs: Path
 
-    def asks(self, key: tuple[Cell, int], lines: run_lines.Lines) -> bool:
-        """Whether it is to be run: no line stands in for it, and the options leave it in."""
+    def asks(self, cell: Cell) -> bool:
+        """Whether the options leave the cell in."""
         only = self.options.only
-        return key not in lines and (not only or any(fnmatch(key[0].name, p) for p in only))
+        return not only or any(fnmatch(cell.name, pattern) for pattern in only)
 
     def suite(self, name: str, *, output_dir: Path | None = None) -> SuiteOptions:
         """The suite's options for a table."""
@@ -103,24 +105,24 @@ class Job:
         )
 
 
-def of_runs(
-    name: str, cells: Callable[[], Sequence[Cell]], job: Job, title: str | None = None
-) -> str:
-    """A table or figure of the suite: runs what has no line yet, and shows what is whole.
-    ``title``: of it and its pictures, where the suite's own has another data set."""
+def of_runs(name: str, cells: Callable[[], Sequence[Cell]], job: Job) -> str:
+    """A table or figure of the suite: runs what has no line yet, and shows what is whole."""
     suite, path = job.suite(name), job.docs / "runs" / f"{name}.jsonl"
     seeds = suite.seed_numbers
     runs = suite_runs.runs_of(suite, cells(), seeds)
     same_code = partial(of_same_code, since=job.options.since)
     lines = run_lines.standing(path, runs, same_code)
+    if job.options.verify:
+        return verified({key: runs[key] for key in lines if job.asks(key[0])}, lines)
     failed: dict[Cell, list[str]] = {}
     if not job.options.recorded:
-        failed = run_missing(path, {key: runs[key] for key in runs if job.asks(key, lines)}, job)
+        left = {key: runs[key] for key in runs if job.asks(key[0]) and key not in lines}
+        failed = run_missing(path, left, job)
         lines = run_lines.standing(path, runs, same_code)
     figures = run_lines.whole_figures(lines, runs, failed)
     if not any(figure.results for figure in figures):
         raise UserError(f"{path} has no cell of {name} with a run of each seed")
-    made = suite_runs.Table(title or name, "small", seeds, figures, EXHIBITS.get(name))
+    made = suite_runs.Table(name, "small", seeds, figures, EXHIBITS.get(name))
     heading, _, text = made.text().partition("\n\n")
     pictures = made.pictures()
     for file, picture in pictures.items():
@@ -144,6 +146,20 @@ def run_missing(path: Path, runs: suite_runs.Runs, job: Job) -> dict[Cell, list[
         else:
             run_lines.write(path, figure, seed, launch.run, job.made)
     return failed
+
+
+def verified(runs: suite_runs.Runs, lines: run_lines.Lines) -> str:
+    """What the first seed of each cell comes to now, beside its line: a table."""
+    first = dict(reversed(runs))
+    now = suite_runs.run_all({key: runs[key] for key in runs if first[key[0]] == key[1]})
+    rows = []
+    for figure in now:
+        line = lines[figure.cell, first[figure.cell]]
+        pairs = [100 * result["accuracy"] for result in (line["result"], *figure.results)]
+        shown = dict(zip(("Recorded", "Now"), (f"{value:.2f}" for value in pairs), strict=False))
+        commit = line["provenance"]["commit"]
+        rows.append({"Cell": figure.cell.name, "Commit": commit, **shown})
+    return "\n".join(table(rows))
 
 
 def of_same_code(commit: str, since: str | None) -> bool:
@@ -256,9 +272,8 @@ def _program(*arguments: str, picture: str | None = None) -> Callable[[Job], str
     return partial(of_program, (f"benchmarks/{arguments[0]}.py", *arguments[1:]), picture)
 
 
-def _suite(name: str, dataset: str | None = None) -> Callable[[Job], str]:
-    title = f"{name}-{dataset}" if dataset else None
-    return partial(of_runs, name, lambda: make(name, "small", dataset=dataset), title=title)
+def _suite(name: str) -> Callable[[Job], str]:
+    return partial(of_runs, name, lambda: make(name, "small"))
 
 
 STUDY = (
@@ -287,7 +302,6 @@ TABLES: Mapping[str, Callable[[Job], str]] = {
         for a in ("0.5", "0.3", "0.1")
     },
     **{name: _suite(name) for name in ("fedaf", "fedd2s-table2", "hfldd", "open")},
-    "fedaf-fmnist": _suite("fedaf", "fmnist"),
     "robust": _program("robust", picture="robust.png"),
     "privacy": _program("privacy", picture="privacy.png"),
     "distance": _program("distance", "--seconds=1.5"),
@@ -311,6 +325,9 @@ def main(options: Options, folder: Path = PAGES) -> int:
         flags += ["--recorded"] if options.recorded else []
         for name, page in pages.items():
             text = TABLES[name](Job(own, made, folder))
+            if options.verify:
+                print(f"\n{text}", flush=True)
+                continue
             command = " ".join(["python benchmarks/results.py", name, *flags])
             where = f"`{command}`,\n{made.date}, commit {made.commit}; "
             body = f"{where}{made.machine}.\n\n{text}\n"

@@ -22,6 +22,8 @@ from results import (
 )
 
 from cluster.run.command_line import parse
+from cluster.studies import suite_runs
+from cluster.studies.comparison import Cell, Figure
 from cluster.studies.study_runs import parse_study
 from fl.errors import UserError
 
@@ -126,3 +128,25 @@ def test_the_programs_and_the_studies_are_there() -> None:
         if getattr(job, "func", None) is of_study:
             _, arguments = parse_study([a.format(data="data") for a in job.args[1]])
             parse([*arguments, "--num-clients=10"])
+
+
+def test_verify_runs_the_first_seed_of_each_line_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell("digits", "fedavg", ())
+    launch = parse(["--method=fedavg"])
+    runs = {(cell, seed): launch for seed in (3, 4)}
+    asked: list[object] = []
+
+    def run_all(runs: suite_runs.Runs) -> list[Figure]:
+        asked.extend(runs)
+        return [Figure(cell, ({"accuracy": 0.75},))]
+
+    monkeypatch.setattr(results.suite_runs, "run_all", run_all)
+    line = {"provenance": vars(HERE), "result": {"accuracy": 0.5}}
+    text = results.verified(runs, dict.fromkeys(runs, line))
+    assert asked == [(cell, 3)]
+    assert text.splitlines()[-1] == "| digits-fedavg | 0123abc | 50.00 | 75.00 |"
+
+
+def test_a_verified_table_leaves_its_page_as_it_is(page: Path) -> None:
+    assert main(Options(tables=("placement",), verify=True), page.parent) == 0
+    assert page.read_text() == PLACES
