@@ -182,7 +182,7 @@ def export_model(run: Path, file: Path, *, onnx: bool) -> None:
     while isinstance(first, Ensemble):
         first = first.members[0]
     inputs = first.built_as.inputs
-    whole = inputs.zeros(2)
+    whole = inputs.example(2)
     samples = inputs.one_by_one(whole) if inputs.parts and first is model else (whole,)
     shapes = tuple({0: torch.export.Dim("batch")} for _ in samples)
     try:

@@ -196,7 +196,7 @@ def layers_of(config: PersonalConfig, run_spec: RunSpec) -> Layers:
 @torch.no_grad()
 def output_shapes(model: nn.Module, layers: Layers, inputs: Inputs) -> Shapes:
     """The shape of one sample after each of the layers, without the batch."""
-    x = inputs.zeros(1).to(next(model.parameters()).device)
+    x = inputs.example(1).to(next(model.parameters()).device)
     shapes = []
     for number in range(1, len(layers.names) + 1):
         x = layers.forward(model.eval(), x, number, number)

@@ -118,7 +118,7 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             model = info.made(inputs, num_classes, width).eval()
-            samples = inputs.draw(2, torch.Generator().manual_seed(0))
+            samples = inputs.example(2)
             untouched = samples.clone()
             found = model(samples)
             in_training = _answer_in_training(model, samples)
@@ -162,14 +162,14 @@ SQUASHES = {"SoftmaxBackward0": "softmax", "SigmoidBackward0": "sigmoid"}
 def squashes(model: nn.Module, inputs: Inputs) -> str | None:
     """Whether the last thing that the model does is a softmax or a sigmoid, by its name."""
     with streams_restored(), torch.enable_grad():
-        answer = model.eval()(inputs.zeros(2))
+        answer = model.eval()(inputs.example(2))
     return SQUASHES.get(answer.grad_fn.name()) if answer.grad_fn is not None else None
 
 
 @torch.no_grad()
 def unsteady(model: nn.Module, inputs: Inputs) -> str | None:
     """Why the model's answer to a sample is not always the same in evaluation; None if it is."""
-    samples = inputs.draw(4, torch.Generator().manual_seed(0))
+    samples = inputs.example(4)
     with streams_restored():
         found = model.eval()(samples)
         if not torch.allclose(model(samples), found):
