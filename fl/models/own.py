@@ -52,7 +52,8 @@ def described(
     if isinstance(make, nn.Module):
         kind = type(make).__name__
         raise UserError(
-            f"model {name}: expected the class or a function, got a {kind} that is made"
+            f"model {name}: expected the class or a function, got a {kind} that is made: for one "
+            "with these weights give lambda: copy.deepcopy(model)"
         )
     if not callable(make):
         raise UserError(
@@ -134,7 +135,7 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
     if given not in ((2, num_classes), at_tokens):
         raise UserError(
             f"model {info.name} gives {given} for {tried}, "
-            f"expected {(2, num_classes)}: a logit for each class"
+            f"expected {(2, num_classes)}: a logit for each class, or each target's value"
         )
     if not isinstance(in_training, Tensor | None):
         raise UserError(
