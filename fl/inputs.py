@@ -1,7 +1,7 @@
 """What the samples of a data set are: their shape, and what their values mean."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -91,13 +91,10 @@ class Inputs:
         images = "; images are (N, C, H, W) or (N, H, W, C), of uint8 or floats from 0 to 1"
         return images if near else ""
 
-    def zeros(self, count: int) -> Tensor:
-        """So many samples of zeros, as a model takes them; zero is a token of every vocabulary."""
-        return _full(self, count, lambda part: 0)
-
-    def highest(self, count: int) -> Tensor:
-        """So many samples of the largest value."""
-        return _full(self, count, lambda part: part.high)
+    def example(self, count: int) -> Tensor:
+        """So many samples, always the same. None is of zeros alone: where these are padding, there
+        is nothing in it, and many a model answers it with NaN or fails."""
+        return self.draw(count, torch.Generator().manual_seed(0))
 
     def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """So many samples at random, uniform between the smallest and the largest value."""
@@ -125,10 +122,11 @@ class Inputs:
         """The parts (B, ...) of samples (B, bytes)."""
         found, first = [], 0
         for part in self.parts:
-            empty = part.zeros(0)
+            empty = part.example(0)
             size = math.prod(part.shape) * empty.element_size()
-            own = samples[:, first : first + size].contiguous().view(empty.dtype)
-            found.append(own.view(len(samples), *part.shape))
+            own = samples[:, first : first + size]
+            own = own.clone(memory_format=torch.contiguous_format)  # of a type, it begins aligned
+            found.append(own.view(empty.dtype).view(len(samples), *part.shape))
             first += size
         return tuple(found)
 
@@ -233,11 +231,3 @@ def unlike_columns(one: Any, other: Any) -> str | None:
         return None
     k = columns[0]
     return f"column {k}, of {a[k]:.4g} to {b[k]:.4g} against {c[k]:.4g} to {d[k]:.4g}"
-
-
-def _full(inputs: Inputs, count: int, value: Callable[[Inputs], float]) -> Tensor:
-    """So many samples, of each part the value that it is given."""
-    if inputs.parts:
-        return joined([_full(part, count, value) for part in inputs.parts])
-    dtype = torch.int64 if inputs.kind == "integers" else torch.float32
-    return torch.full((count, *inputs.shape), value(inputs), dtype=dtype)

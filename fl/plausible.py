@@ -6,6 +6,7 @@ plausible pass; those are what robust aggregation is for (:mod:`fl.fusion.aggreg
 
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from math import inf, isfinite
 
@@ -33,6 +34,8 @@ LEAST_ANSWER_APART = 2e4
 """Values up to these are no outlier's, however small the others' are: a client with many samples
 trains for long, and one with a single sample hardly at all. Adam's steps stay as long when there is
 nothing left to learn: in FedMD the logits of a client with one class reached 3,300 in 36 rounds."""
+DRAWS = 10
+"""How often samples are drawn at most, until a model answers some."""
 MEAN, VARIANCE = ".running_mean", ".running_var"
 """How the names of BatchNorm's statistics end."""
 WHY = "its training diverged (lower the learning rate), or it lies"
@@ -73,16 +76,29 @@ def extents(model: nn.Module) -> dict[str, float]:
     return {n: extent(t.detach()) for n, t in state.items() if isinstance(t, nn.Parameter)}
 
 
-@lru_cache(maxsize=8)
 def trial_inputs(inputs: Inputs) -> Tensor:
     """Four samples, of which no client can foresee the last two: of images black, white, noise and
-    a soft picture; of others zeros, the largest value, and two at random."""
-    noise = inputs.draw(2, _secret_stream())
+    a soft picture; of others four at random."""
+    asked = inputs.draw(4, _secret_stream())
     if inputs.is_image:
         coarse = torch.rand(1, inputs.shape[0], 4, 4, generator=_secret_stream())
-        noise[1:] = F.interpolate(coarse, size=inputs.shape[1:], mode="bilinear")
-    zero = inputs.zeros(1)
-    return torch.cat([zero, inputs.highest(1), noise])
+        asked[:2] = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1)
+        asked[3:] = F.interpolate(coarse, size=inputs.shape[1:], mode="bilinear")
+    return asked
+
+
+@torch.no_grad()
+def askable(model: nn.Module, inputs: Inputs) -> Tensor:
+    """Those of four such samples that a classifier, left in eval mode, answers before it is
+    trained: one may divide by a sample's length or deviation, which can be 0."""
+    device = next(model.parameters()).device
+    for _ in range(DRAWS):
+        asked = trial_inputs(inputs).to(device)
+        with suppress(Exception):  # of the user's model
+            finite = model.eval()(asked).flatten(1).isfinite().all(1)
+            if finite.any():
+                return asked[finite]
+    return asked
 
 
 @lru_cache(maxsize=8)
@@ -135,12 +151,11 @@ def _check_statistic(update: Update, name: str, limit: float, features: str) -> 
 
 
 @torch.no_grad()
-def check_model(model: nn.Module, inputs: Inputs) -> None:
-    """Raises `ValueError` for a classifier that is not to be sent to anybody, left in eval mode."""
-    parameter = next(model.parameters())
+def check_model(model: nn.Module, asked: Tensor) -> None:
+    """Raises `ValueError` for a classifier that is not to be sent to anybody, left in eval mode;
+    ``asked``: samples on its device."""
     if not all(t.isfinite().all() for t in state_sent(model).values()):
         raise ValueError("has NaN or infinite weights")
-    asked = trial_inputs(inputs).to(parameter.device)
     check_answer(model.eval()(asked), "answers", most=_largest_answer(asked))
 
 

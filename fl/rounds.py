@@ -97,6 +97,7 @@ class Rounds:
         memory: Tensors | None = None,
         *,
         evaluate: Callable[[], Evaluation] | None = None,
+        whole: bool = True,
     ) -> Iterator[int]:
         """Yields the number of each round to run, from 1, or after the last one that was saved.
 
@@ -109,13 +110,15 @@ class Rounds:
                 has none, which then says how it is tested.
             memory: other tensors that the next round depends on, changed in place too.
             evaluate: tests what the round has led to; without it the global model is tested.
+            whole: whether all layers of the global model are trained, as the user's metrics need.
         """
         memory = {} if memory is None else memory
         if evaluate is None:
             assert model is not None, "without a global model there is nothing to test by default"
             evaluate = partial(server.evaluate, model)
-        if model is None and self._metrics:
-            raise UserError("metrics are of the global model, and this method has none")
+        if self._metrics and (model is None or not whole):
+            why = "has none" if model is None else "trains only some of its layers"
+            raise UserError(f"metrics are of the global model, and this method {why}")
         self._go_on(clients, server, model, memory)
         if self.start is None:
             self.start = evaluate()

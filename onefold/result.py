@@ -1,5 +1,6 @@
 """What a run gives back, now or later from its folder; and its model for other programs."""
 
+import logging
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,6 +27,7 @@ from fl.seeding import streams_restored
 OWN_CODE = "own_model.py"
 """A plugin in a run's folder that registers the model which the run was given from Python."""
 MODEL = Path("model") / "global.safetensors"
+log = logging.getLogger(__name__)
 KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
 """The media type of a picture's file by its suffix."""
 
@@ -138,7 +140,8 @@ def load_model(path: Path | str, model: Callable[..., nn.Module] | None = None) 
     with plain_torch():
         file = path if path.is_file() else path / MODEL
         if not file.is_file():
-            raise UserError(f"{path} holds no model: no {MODEL}")
+            needed = "such file" if path.suffix == MODEL.suffix else MODEL
+            raise UserError(f"{path} holds no model: no {needed}")
         run = file.parent.parent
         if file != path or (run / "config.yaml").is_file():
             for plugin in load_yaml(run / "config.yaml").get("plugin") or ():
@@ -155,14 +158,17 @@ def load_model(path: Path | str, model: Callable[..., nn.Module] | None = None) 
                 f"onefold.load_model({str(path)!r}, model={name}), or --plugin FILE that registers "
                 f"it{kept if code.is_file() else ''}"
             )
-        for name, built in own.items() if model is None else ():
+        for name, built in own.items():
             known = MODELS[name].code
             # Another Python has other bytecode: there nothing can be said.
             if built and built != known and built[:-64] == known[:-64]:
-                raise UserError(
-                    f"the model of {path} was built by another {name} than the one that is known "
-                    f"here: give its class, onefold.load_model({str(path)!r}, model={name})"
-                )
+                line = f"the model of {path} was built by another {name} than the one that is"
+                if model is None:
+                    raise UserError(
+                        f"{line} known here: give its class, "
+                        f"onefold.load_model({str(path)!r}, model={name})"
+                    )
+                log.warning("%s given: it may answer otherwise than in the run", line)
         return unwrapped(load_file(file))
 
 
@@ -182,7 +188,7 @@ def export_model(run: Path, file: Path, *, onnx: bool) -> None:
     while isinstance(first, Ensemble):
         first = first.members[0]
     inputs = first.built_as.inputs
-    whole = inputs.zeros(2)
+    whole = inputs.example(2)
     samples = inputs.one_by_one(whole) if inputs.parts and first is model else (whole,)
     shapes = tuple({0: torch.export.Dim("batch")} for _ in samples)
     try:

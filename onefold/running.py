@@ -212,6 +212,12 @@ def _names(data: Any, method: Any, model: Any, loss: Any, augment: Any) -> dict[
         names["method"] = method.name
     if model is not None:
         names["classifier.model"] = _registered(model, loss)
+        own = METHODS.get(str(names["method"]))
+        if own is not None and "classifier" not in {field.name for field in fields(own.config)}:
+            raise UserError(
+                f"{own.name} trains no classifier at its clients, so it takes no model; "
+                f"onefold run --method {own.name} --help names its settings"
+            )
     return names
 
 
@@ -310,6 +316,8 @@ def partition_arguments(partition: Any, data: Any, output_dir: Path) -> list[str
         )
     lists = [np.asarray(own) for own in partition]
     for k, own in enumerate(lists):
+        if not own.size:
+            raise UserError(f"partition: client {k} has no samples: leave it out")
         if own.ndim != 1 or not np.issubdtype(own.dtype, np.integer):
             raise UserError(f"partition: client {k} has no list of whole numbers")
     digest = hashlib.sha256(b"|".join(own.astype(np.int64).tobytes() for own in lists))

@@ -120,7 +120,8 @@ FLOORS = {"local": "training alone", "fedavg": "fedavg"}
 """Methods that others should beat, and what they are called."""
 UNLIKE = (
     "Methods are scored on different samples, so they are not ranked: those with clients' own "
-    "models by client, the others on one split for all (fedavg has --tested clients too)."
+    "models by client, the others on one split for all (fedavg has --tested clients too). UA is "
+    "the mean over clients and the last ten rounds."
 )
 
 
@@ -172,11 +173,13 @@ class Figure:
 
     @property
     def scored_on(self) -> str:
-        """On which samples: test, clients or validation; and whether clients' models are."""
+        """On which samples: test, clients or validation; and whether clients' models are, whose
+        figure is UA."""
         if not self.results:
             return NOTHING
         on = str(self.results[0].get("scored_on", "test"))
-        return f"{on}, by client" if "ua" in self.results[0] and on != "clients" else on
+        by_client = ", by client" if on != "clients" else ""
+        return f"{on}{by_client}, UA" if "ua" in self.results[0] else on
 
     @property
     def accuracies(self) -> tuple[float, ...]:
@@ -219,8 +222,8 @@ def as_markdown(
     printed = any(figure.cell.paper for figure in figures)
     taught = any(figure.teacher for figure in figures)
     metric = f"{metric_name(there)}, %"
-    if metric == "Accuracy, %" and alike and "ua" in there[0].results[0]:
-        metric = "UA, %"
+    if alike and "ua" in there[0].results[0]:
+        metric = "UA, %" if metric == "Accuracy, %" else f"UA of {metric}"
     lines = []
     for row in _by_row(figures):
         ours = _ranks([None if figure.unranked else figure.mean for figure in row])

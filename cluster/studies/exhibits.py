@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from cluster.studies.comparison import NOTHING, Figure, metric_name, published, shown, spread, table
 from fl.json_files import SettingValues
 from fl.report import style
+from fl.report.words import within_a_line
 
 # What the papers' figures show, as tables of numbers, in addition to the table of accuracies.
 
@@ -367,8 +368,9 @@ class Exhibit:
         for title, axes in zip(places, panels, strict=True):
             axes.set(xlabel=self.x, yscale=self.scale)
             axes.set_title(title, fontsize=style.LABEL, color=style.INK)
-        panels[0].set(ylabel=metric_name(figures).lower() if self.y == "accuracy" else self.y)
+        panels[0].set(ylabel=self.y)
         if self.y == "accuracy":
+            panels[0].set(ylabel=within_a_line(metric_name(figures)))
             panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
         named = {handle.get_label(): handle for axes in panels for handle in axes.get_lines()}
         above: Any = {"loc": "outside upper center", "ncols": 4, "frameon": False}

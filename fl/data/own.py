@@ -134,7 +134,7 @@ def _read_each(parts: Mapping[str, Any]) -> list[Raw]:
 
 
 def _splits(clients: Sequence[Sequence[Raw]]) -> list[list[Split]]:
-    """Each client's parts, or those of all data; all of them together tell what they are."""
+    """Each client's parts, or those of all data; together they tell what they are."""
     every = [raw for own in clients for raw in own]
     labels = [labels for _, labels in every]
     if len({(own.dtype.kind, own.shape[1:]) for own in labels}) > 1:
@@ -293,7 +293,9 @@ def _sample(sample: Any) -> tuple[list[np.ndarray], Any]:
             )
         sample = (sample[image], sample[label])
     if not isinstance(sample, Sequence) or len(sample) != 2:
-        raise UserError(f"a sample must be (sample, label), got a {type(sample).__name__}")
+        raise UserError(
+            f"a sample must be (sample, label), got a {type(sample).__name__}; data may be {FORMS}"
+        )
     given, label = sample
     several = isinstance(given, tuple) and all(hasattr(part, "shape") for part in given)
     parts = given if several else (given,)
@@ -312,7 +314,8 @@ def _array(image: Any) -> np.ndarray:
         found = np.asarray(image)
         return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
     except (TypeError, ValueError, RuntimeError) as error:  # ragged, or a tensor of another kind
-        raise UserError(f"no array: {reason_of(error)}") from None
+        ragged = "; pad or cut rows of several lengths" if isinstance(error, ValueError) else ""
+        raise UserError(f"no array: {reason_of(error)}{ragged}") from None
 
 
 def _stacked(images: Sequence[np.ndarray], named: Callable[[int], str] = numbered) -> np.ndarray:
@@ -451,7 +454,7 @@ def _check(train: Split, test: Split) -> None:
         if not len(split.labels):
             raise UserError(f"it has no {part} samples")
         if split.labels.min() < 0:
-            raise UserError(f"label {split.labels.min()}; allowed: 0 and more")
+            raise UserError(f"label {split.labels.min()}; allowed: 0 and more; values are floats")
     _check_alike(train, test)
     of_both = [None if s.targets is None else Targets.found(s.targets) for s in (train, test)]
     if len({own and (own.kind, own.shape) for own in of_both}) > 1:

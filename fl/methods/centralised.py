@@ -72,7 +72,7 @@ def check_samples(update: Update, run_spec: RunSpec) -> None:
     size, inputs = update.client.num_samples, run_spec.inputs
     pixels = inputs.kind == "pixels"
     as_levels = pixels and sent(update, "images").dtype == torch.uint8
-    dtype = torch.uint8 if as_levels else inputs.zeros(0).dtype
+    dtype = torch.uint8 if as_levels else inputs.example(0).dtype
     images = sent(update, "images", (size, *inputs.shape), dtype)
     labels = sent(update, "labels", (size,), _label_type(run_spec))
     if int(labels.min()) < 0 or int(labels.max()) >= run_spec.num_classes:

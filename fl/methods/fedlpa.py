@@ -130,7 +130,7 @@ def places(model: nn.Module, run_spec: RunSpec) -> dict[str, int]:
         found[name] = output.flatten(2).shape[2] if isinstance(layer, nn.Conv2d) else 1
 
     hooks = [own.register_forward_hook(partial(note, n)) for n, own in factored(model).items()]
-    model.eval()(run_spec.inputs.zeros(2).to(next(model.parameters()).device))
+    model.eval()(run_spec.inputs.example(2).to(next(model.parameters()).device))
     for hook in hooks:
         hook.remove()
     return found

@@ -129,7 +129,7 @@ def feature_width(config: Training, run_spec: RunSpec) -> int:
     """d, the number of features that enter the model's head."""
     assert isinstance(config, LocalFedProto)
     model = starting_classifier(config, run_spec).eval()
-    return features_and_logits(model, run_spec.inputs.zeros(1))[0].shape[1]
+    return features_and_logits(model, run_spec.inputs.example(1))[0].shape[1]
 
 
 METHOD = personal_method(

@@ -6,6 +6,7 @@ by FedAvg's record where what they do is FedAvg's: one stored model then serves 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Concatenate
 
 import torch
@@ -78,12 +79,13 @@ class Personal:
     ) -> Iterator[list[int]]:
         """Plays the rounds; yields the ids of the clients that take part in each, once counted.
 
-        Without ``evaluate`` clients are scored by the models that they remember.
+        ``model``: the server's, of which it trains some layers. Without ``evaluate`` clients are
+        scored by the models that they remember.
         """
-        self.model, clients = model, self.clients
-        evaluate = evaluate or self._score
-        for number in self.rounds.play(clients, self.server, model, self.memory, evaluate=evaluate):
-            chosen = participants(clients, self._config, number)
+        self.model, evaluate = model, evaluate or self._score
+        play = partial(self.rounds.play, evaluate=evaluate, whole=False)
+        for number in play(self.clients, self.server, model, self.memory):
+            chosen = participants(self.clients, self._config, number)
             self._count(chosen)
             yield chosen
 
@@ -196,7 +198,7 @@ def layers_of(config: PersonalConfig, run_spec: RunSpec) -> Layers:
 @torch.no_grad()
 def output_shapes(model: nn.Module, layers: Layers, inputs: Inputs) -> Shapes:
     """The shape of one sample after each of the layers, without the batch."""
-    x = inputs.zeros(1).to(next(model.parameters()).device)
+    x = inputs.example(1).to(next(model.parameters()).device)
     shapes = []
     for number in range(1, len(layers.names) + 1):
         x = layers.forward(model.eval(), x, number, number)

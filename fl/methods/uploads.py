@@ -15,7 +15,7 @@ from fl.fusion.aggregation import AggregationConfig, aggregate_states, average_i
 from fl.fusion.server import Server
 from fl.models import Decoder
 from fl.models.common import load_sent, load_whole, state_sent
-from fl.plausible import check_model
+from fl.plausible import askable, check_model
 from fl.receiving import check_label_counts
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig, starting_decoder, starting_generator
@@ -126,11 +126,11 @@ def combine(
         ClientFailed: a client was refused and the run is to stop, or none is left.
     """
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    left = list(updates)
+    left, asked = list(updates), askable(model, server.run_spec.inputs)
     while True:
         load(left)
         try:
-            check_model(model, server.run_spec.inputs)
+            check_model(model, asked)
         except ValueError as wrong:
             load_whole(model, before)
             liar = max(left, key=lambda update: _distance(update, before))

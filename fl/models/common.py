@@ -144,7 +144,7 @@ def settle(model: nn.Module, inputs: Inputs) -> None:
         return
     modes = {module: module.training for module in model.modules()}
     with torch.random.fork_rng(devices=[]):
-        model.eval()(inputs.zeros(2))
+        model.eval()(inputs.example(2))
     for module, mode in modes.items():
         module.training = mode
 

@@ -120,6 +120,7 @@ def _in_sequence(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 def _refusal(model: nn.Module) -> UserError:
     return UserError(
-        f"a model whose layers follow one another is needed, such as m1, m2, cnn, convnet or vgg9; "
-        f"got {type(model).__name__}"
+        "a model whose layers follow one another is needed: its parts features and classifier, "
+        "each an nn.Linear or an nn.Sequential of plain layers, as of m1, m2, cnn, convnet and "
+        f"vgg9; got {type(model).__name__}"
     )

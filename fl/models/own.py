@@ -52,7 +52,8 @@ def described(
     if isinstance(make, nn.Module):
         kind = type(make).__name__
         raise UserError(
-            f"model {name}: expected the class or a function, got a {kind} that is made"
+            f"model {name}: expected the class or a function, got a {kind} that is made: for one "
+            "with these weights give lambda: copy.deepcopy(model)"
         )
     if not callable(make):
         raise UserError(
@@ -118,7 +119,7 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             model = info.made(inputs, num_classes, width).eval()
-            samples = inputs.draw(2, torch.Generator().manual_seed(0))
+            samples = inputs.example(2)
             untouched = samples.clone()
             found = model(samples)
             in_training = _answer_in_training(model, samples)
@@ -134,7 +135,7 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
     if given not in ((2, num_classes), at_tokens):
         raise UserError(
             f"model {info.name} gives {given} for {tried}, "
-            f"expected {(2, num_classes)}: a logit for each class"
+            f"expected {(2, num_classes)}: a logit for each class, or each target's value"
         )
     if not isinstance(in_training, Tensor | None):
         raise UserError(
@@ -162,14 +163,14 @@ SQUASHES = {"SoftmaxBackward0": "softmax", "SigmoidBackward0": "sigmoid"}
 def squashes(model: nn.Module, inputs: Inputs) -> str | None:
     """Whether the last thing that the model does is a softmax or a sigmoid, by its name."""
     with streams_restored(), torch.enable_grad():
-        answer = model.eval()(inputs.zeros(2))
+        answer = model.eval()(inputs.example(2))
     return SQUASHES.get(answer.grad_fn.name()) if answer.grad_fn is not None else None
 
 
 @torch.no_grad()
 def unsteady(model: nn.Module, inputs: Inputs) -> str | None:
     """Why the model's answer to a sample is not always the same in evaluation; None if it is."""
-    samples = inputs.draw(4, torch.Generator().manual_seed(0))
+    samples = inputs.example(4)
     with streams_restored():
         found = model.eval()(samples)
         if not torch.allclose(model(samples), found):

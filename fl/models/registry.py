@@ -218,7 +218,7 @@ def _smallest(info: ModelInfo, built: Built) -> int:
             model = model.to_empty(device="cpu")
         try:
             for count in (2, 1):  # lazy layers take their form from the first
-                model(built.inputs.zeros(count))
+                model(built.inputs.example(count))
         except (Exception, SystemExit) as error:  # training will report all else
             return 2 if "more than 1 value per channel" in str(error) else 1
     return 1

@@ -19,7 +19,7 @@ from fl.report import style
 from fl.report.course import STEPS
 from fl.report.page import write_page
 from fl.report.read import RunRecord, read_run
-from fl.report.words import NONE, duration, percent, points, size
+from fl.report.words import NONE, duration, percent, points, size, within_a_line
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2933", "#7b8794")
 """The curves' colours in order; from the ninth on they repeat, with dashes."""
@@ -204,7 +204,7 @@ def accuracy_curves(groups: Sequence[Group]) -> Figure:
             spread = values.std(axis=0, ddof=1)
             band = axes.fill_between(steps, means - spread, means + spread, color=line.get_color())
             band.set(alpha=0.16, linewidth=0)
-    style.accuracy_axis(axes, _metric(groups).lower())
+    style.accuracy_axis(axes, within_a_line(_metric(groups)))
     style.count_axis(axes, _step(groups))
     style.legend(axes)
     return figure

@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from fl.json_files import JsonObject
 from fl.report import style
 from fl.report.read import LossCurve, RunRecord
-from fl.report.words import duration, percent, size
+from fl.report.words import duration, percent, size, within_a_line
 
 STEPS = {"epoch": "fusion epoch", "round": "round"}
 PARTS = {"local": "#0072b2", "server": style.GLOBAL_MODEL, "overhead": "#d55e00"}
@@ -42,7 +42,7 @@ def accuracy(run: RunRecord) -> Drawn:
     _mark(axes, last, curve[last], text, style.GLOBAL_MODEL)
     if run.client_accuracy:
         _bands(axes, run.client_accuracy)
-    style.accuracy_axis(axes, run.metric_name.lower())
+    style.accuracy_axis(axes, within_a_line(run.metric_name))
     style.count_axis(axes, STEPS[run.step])
     style.legend(axes)
     of_one = f"{run.metric_name} of the global model on the {run.tested_on}"
@@ -252,7 +252,7 @@ def accuracies(run: RunRecord) -> Drawn:
         dots.set(label=label, markersize=wide, rasterized=len(ranked) > style.MOST_SHAPES)
     label = f"mean {percent(fmean(heights))}"
     axes.axhline(fmean(heights), color=style.INK, linestyle="--", linewidth=1.2, label=label)
-    style.accuracy_axis(axes, run.metric_name.lower())
+    style.accuracy_axis(axes, within_a_line(run.metric_name))
     axes.set(xlabel="client, the worst first", xlim=(-0.7, len(ranked) - 0.3))
     if len(ranked) <= style.NAMES_PER_INCH * figure.get_figwidth():
         style.name_columns(figure, axes, [str(k) for k in ranked])

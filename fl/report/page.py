@@ -14,7 +14,7 @@ from fl.json_files import JsonObject
 from fl.report import classes, course, style
 from fl.report.course import Drawn, where
 from fl.report.read import RunRecord, read_run
-from fl.report.words import NONE, duration, percent, points, size, tally
+from fl.report.words import NONE, duration, percent, points, size, tally, within_a_line
 from fl.whole_files import write_atomically
 
 FIGURES: dict[str, tuple[str, Callable[[RunRecord], Drawn]]] = {
@@ -149,7 +149,7 @@ def _facts(run: RunRecord) -> list[str]:
         whose = "all" if run.config.get("tested") == "personal" else "its own"
         facts.append(f"each client scored on {whose} {run.tested_on}")
     elif about.get("scored_on") == "validation":
-        facts.append(f"{run.metric_name.lower()} on {run.tested_on}")
+        facts.append(f"{within_a_line(run.metric_name)} on {run.tested_on}")
     if dp := run.result.get("dp"):
         known = ", but not towards who knows the seed" if dp.get("noise_from_seed") else ""
         budget = f"({dp['spent']:.3g}, {dp['delta']:g})"

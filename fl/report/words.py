@@ -71,6 +71,11 @@ def size(count: float) -> str:
     return f"{count / KILO:.1f} TB"
 
 
+def within_a_line(name: str) -> str:
+    """The name of a figure where it begins no line; R² is itself, as r² is another figure."""
+    return name.lower() if name.isalpha() else name
+
+
 def tally(names: Iterable[str]) -> str:
     """How often each name occurs, most frequent first.
 

@@ -23,7 +23,7 @@ from fl.models import (
 )
 from fl.models.common import AnyBatchNorm, ModelInfo, load_sent, state_sent
 from fl.models.registry import MODELS, smallest_batch, smallest_batch_of
-from fl.plausible import Trial, check_reach, extent, extents, trial_inputs
+from fl.plausible import Trial, askable, check_reach, extent, extents, trial_inputs
 from fl.seeding import seeded
 from fl.training.losses import Losses, losses_of
 from fl.training.optimizers import SGD, Adam, Paced, Proximal, Schedule
@@ -156,7 +156,7 @@ class ClassifierConfig(RecipeTraining, Settings):
         own, count = run_spec.targets, run_spec.outputs
         expected = (2, *own.shape, count) if own and own.kind == "tokens" else (2, count)
         with seeded(0, "form"):
-            found = starting_classifier(self, run_spec).eval()(run_spec.inputs.zeros(2))
+            found = starting_classifier(self, run_spec).eval()(run_spec.inputs.example(2))
         if found.shape != expected:
             raise UserError(
                 f"model {self.model} gives {tuple(found.shape)} for 2 samples, expected {expected}"
@@ -174,11 +174,11 @@ class ClassifierConfig(RecipeTraining, Settings):
     def check_upload(self, update: Update, run_spec: RunSpec) -> None:
         """Raises `ValueError` unless it holds this classifier's weights, which training can have
         made and which answer finitely; what stays with the client answers nobody."""
-        trial, start = _trial(MODELS[self.model], self.width, self.answered(run_spec))
+        trial, start, asked = _trial(MODELS[self.model], self.width, self.answered(run_spec))
         check_forms(trial.expected, update.tensors, "classifier", update.sender)
         check_reach(update, "classifier", start, self.reach(update.client.num_samples))
         if not update.private:
-            trial.check(update, "classifier", trial_inputs(run_spec.inputs))
+            trial.check(update, "classifier", asked)
 
     def reach(self, num_samples: int) -> float:
         """How far the training of so many samples can move a weight."""
@@ -367,11 +367,15 @@ def _built(info: ModelInfo, width: float, run_spec: RunSpec) -> nn.Module:
 
 
 @lru_cache(maxsize=8)
-def _trial(info: ModelInfo, width: float, run_spec: RunSpec) -> tuple[Trial, Mapping[str, float]]:
-    """By what an upload is tried: the model, and the largest magnitude of its starting weights."""
-    inputs, classes = run_spec.inputs, run_spec.outputs
+def _trial(
+    info: ModelInfo, width: float, run_spec: RunSpec
+) -> tuple[Trial, Mapping[str, float], Tensor]:
+    """By what an upload is tried: the model, the largest magnitude of its starting weights, and
+    what it is asked."""
+    inputs, first = run_spec.inputs, extents(_start(info, width, run_spec))
     if info.source:  # its frozen weights and its constants are not sent
-        return Trial(start(info, width, run_spec)), extents(_start(info, width, run_spec))
+        model = start(info, width, run_spec)
+        return Trial(model), first, askable(model, inputs)
     with seeded(0, "trial"):
-        model = build_shell(info.name, inputs, classes, width=width)
-    return Trial(model), extents(_start(info, width, run_spec))
+        model = build_shell(info.name, inputs, run_spec.outputs, width=width)
+    return Trial(model), first, trial_inputs(inputs)

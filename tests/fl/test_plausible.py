@@ -20,6 +20,7 @@ from fl.plausible import (
     APART,
     LEAST_APART,
     Trial,
+    askable,
     check_model,
     check_reach,
     extents,
@@ -204,7 +205,6 @@ def test_trial_inputs_are_black_white_and_what_nobody_can_foresee() -> None:
     assert all(0 <= float(i.min()) < float(i.max()) <= 1 for i in drawn)
     assert trial_codes(7).shape == (4, 7)
     before = torch.get_rng_state()
-    trial_inputs.cache_clear()
     assert not torch.equal(trial_inputs(Inputs((3, 9, 12)))[2], drawn[0])
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -224,22 +224,43 @@ class Hidden(nn.Module):
 
 @pytest.mark.parametrize("place", range(4))
 def test_each_trial_image_is_asked(place: int) -> None:
-    model = Hidden(trial_inputs(Inputs((1, 5, 5)))[place])
+    asked = trial_inputs(Inputs((1, 5, 5)))
+    model = Hidden(asked[place])
     with pytest.raises(ValueError, match="answers NaN"):
-        check_model(model, Inputs((1, 5, 5)))
+        check_model(model, asked)
     sent = replace(update({}, {}), tensors={"c.weight": torch.ones(1)})
     with pytest.raises(ValueError, match="answers NaN"):
-        Trial(model).check(sent, "c", trial_inputs(Inputs((1, 5, 5))))
-    check_model(Hidden(torch.full((1, 5, 5), 7.0)), Inputs((1, 5, 5)))
+        Trial(model).check(sent, "c", asked)
+    check_model(Hidden(torch.full((1, 5, 5), 7.0)), asked)
+
+
+def test_what_a_model_does_not_answer_before_it_is_trained_is_not_asked() -> None:
+    class OfItsDeviation(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.flatten(1) / x.flatten(1).std(1, keepdim=True))
+
+    class OfPairs(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            assert x.any(1).all(), "no sample may be empty"
+            return super().forward(x.float())
+
+    noise = askable(OfItsDeviation(25, 3), Inputs((1, 5, 5)))
+    assert noise.shape == (2, 1, 5, 5)
+    tokens = Inputs((2,), "integers", 0, 1)  # a fourth of them are empty
+    assert sum(len(askable(OfPairs(2, 3), tokens)) == 4 for _ in range(20)) >= 15
+    broken = OfItsDeviation(25, 3)
+    nn.init.constant_(broken.bias, torch.nan)
+    assert len(askable(broken, Inputs((1, 5, 5)))) == 4
 
 
 def test_a_model_with_weights_of_nan_is_sent_to_nobody() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-    check_model(model, Inputs((1, 2, 2)))
+    asked = trial_inputs(Inputs((1, 2, 2)))
+    check_model(model, asked)
     with torch.no_grad():
         model[1].bias[0] = torch.nan  # type: ignore[index]
     with pytest.raises(ValueError, match="NaN or infinite weights"):
-        check_model(model, Inputs((1, 2, 2)))
+        check_model(model, asked)
 
 
 def test_extents_are_of_weights_alone() -> None:

@@ -81,7 +81,7 @@ def test_clients_learn_from_it_and_the_model_comes_back(kind: str) -> None:
     )
     assert result.accuracy > 0.8
     shape = KINDS[kind].shape[1:]
-    samples = Inputs(shape, "integers" if kind == "tokens" else "floats").zeros(2)
+    samples = Inputs(shape, "integers" if kind == "tokens" else "floats").example(2)
     assert result.model(samples).shape == (2, 3)
 
 
@@ -144,7 +144,35 @@ def test_random_samples_are_of_the_kind_and_range_of_the_data() -> None:
             assert samples.shape == (50, *given.shape[1:]), kind
             assert inputs.low - 1e-6 <= float(samples.min()), kind
             assert float(samples.max()) <= inputs.high + 1e-6, kind
-        assert inputs.zeros(2).dtype == drawn.dtype
+        assert inputs.example(2).dtype == drawn.dtype
+
+
+class MeanOfWords(nn.Module):
+    """Divides by the number of tokens that are no padding, 0."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(15, 8), nn.Linear(8, num_classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        held = (tokens > 0).unsqueeze(-1)
+        return self.head((self.embedding(tokens) * held).sum(1) / held.sum(1))
+
+
+class Packed(Recurrent):
+    """Fails where a sample is all padding."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        words, lengths = self.embedding(tokens), (tokens > 0).sum(1)
+        packed = nn.utils.rnn.pack_padded_sequence(words, lengths, True, enforce_sorted=False)
+        return self.classifier(self.lstm(packed)[1][0][-1])
+
+
+@pytest.mark.parametrize("model", [MeanOfWords, Packed])
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fens", "local"])
+def test_a_model_that_leaves_padding_out_is_asked_nothing_empty(model: Any, method: str) -> None:
+    rounds = {} if method == "fens" else {"rounds": 2}
+    assert run("tokens", model=model, method=method, **rounds).accuracy >= 0
 
 
 @pytest.mark.parametrize("method", METHODS)

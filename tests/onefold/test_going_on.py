@@ -219,6 +219,12 @@ def test_a_metric_that_gives_no_number_is_refused_before_anyone_trains(
         run("a", 2, "local", metrics={"one": lambda model, x, y: 1.0})
 
 
+def test_metrics_are_not_of_a_model_with_layers_that_nobody_trains() -> None:
+    options = {"num_clients": 3, "rounds": 2, "runtime": "inprocess", "shared_layers": 1}
+    with pytest.raises(onefold.UserError, match="trains only some of its layers"):
+        onefold.run(blobs(), "mlp", "fedper", metrics={"one": lambda m, x, y: 1.0}, **options)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("method", ["fedavg", "ditto"])
 def test_metrics_are_of_held_out_samples_where_the_accuracy_is(method: str) -> None:
     """ditto scores clients: then each holds out its own, and the test split stays as it was."""

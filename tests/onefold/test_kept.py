@@ -83,7 +83,7 @@ def command(word: str, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_the_model_is_loaded_by_its_class(folder: Path) -> None:
+def test_the_model_is_loaded_by_its_class(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(onefold.UserError) as refused:
         onefold.load_model("runs/mine")
     said = str(refused.value)
@@ -92,6 +92,20 @@ def test_the_model_is_loaded_by_its_class(folder: Path) -> None:
     assert said.endswith("runs/mine/own_model.py")
     model = onefold.load_model("runs/mine", importlib.import_module("script").Net)
     assert model(torch.zeros(1, 3, 8, 8)).shape == (1, 3)
+    assert not caplog.text
+    with pytest.raises(onefold.UserError, match="holds no model: no such file"):
+        onefold.load_model("runs/mine/model/best.safetensors")
+
+
+def test_a_class_that_fits_but_is_another_is_warned_of(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Net(importlib.import_module("script").Net):  # type: ignore[misc]
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return -super().forward(images)
+
+    assert onefold.load_model("runs/mine", Net)(torch.zeros(1, 3, 8, 8)).shape == (1, 3)
+    assert "was built by another Net than the one that is given" in caplog.text
 
 
 def test_the_model_is_exported_by_the_code_that_is_kept_once_it_is_asked_for(folder: Path) -> None:

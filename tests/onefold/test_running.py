@@ -202,7 +202,7 @@ def test_indices_are_of_the_samples_as_they_were_given(whole: bool, less: dict[s
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"model": Tiny(3)}, "expected the class or a function, got a Tiny that is made"),
+        ({"model": Tiny(3)}, "the class or a function, got a Tiny that is made: .*deepcopy"),
         ({"model": 3}, "expected a torch.nn.Module class or a function"),
         ({"model": lambda: 3}, "expected a torch.nn.Module of"),
         ({"model": lambda: nn.Flatten()}, r"gives \(2, 192\).* expected \(2, 3\): a logit"),
@@ -218,6 +218,10 @@ def test_indices_are_of_the_samples_as_they_were_given(whole: bool, less: dict[s
         ({"partition": [[0, 1], [2, 99999]], **TWO}, "gives client 1 sample 99999"),
         ({"partition": 4}, "expected a kind, a list of index arrays or"),
         ({"partition": [[0.5]]}, "client 0 has no list of whole numbers"),
+        ({"partition": [[0], []]}, "client 1 has no samples"),
+        ({"data": (*blobs(), 0)}, r"must be \(sample, label\), .*a mapping of clients, or"),
+        ({"data": ([[0], [0, 1]], [0, 1])}, "pad or cut rows of several lengths"),
+        ({"method": "fedcvae-ens"}, "fedcvae-ens trains no classifier at its clients"),
         ({"epochs": 3}, "unknown option '--epochs'"),
         ({"slurm": {"partition": "gpu"}}, "slurm goes with the command: onefold run --slurm"),
     ],

@@ -62,6 +62,8 @@ def test_each_part_comes_out_as_it_went_in() -> None:
     dataset = as_dataset("d", (INPUTS, LABELS))
     rows = as_inputs(np.asarray(dataset.train.images))
     images, table, tokens = dataset.inputs.one_by_one(rows)
+    alone = dataset.inputs.one_by_one(rows[1:2])  # whose parts begin anywhere
+    assert all(map(torch.equal, alone, (images[1:2], table[1:2], tokens[1:2])))
     assert [p.dtype for p in (images, table, tokens)] == [torch.float32, torch.float32, torch.int64]
     whole = as_dataset("d", (TABLE, LABELS))  # held out alike
     assert torch.equal(table, torch.from_numpy(np.asarray(whole.train.images)))
@@ -98,6 +100,12 @@ def test_a_training_loss_gets_the_parts() -> None:
 @pytest.mark.parametrize("method", ["centralised", "fedadam", "local", "scaffold", "moon"])
 def test_methods_that_train_classifiers_take_them(method: str) -> None:
     assert run(method=method, **{"classifier.momentum": 0.0}).accuracy >= 0
+
+
+def test_their_uploads_are_taken_again(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING"):
+        run(output_dir="a", loss=nn.CrossEntropyLoss(), **{"classifier.micro_batch": 8})
+    assert "not reused" not in caplog.text
 
 
 def test_methods_and_models_of_images_refuse_them() -> None:

@@ -44,11 +44,14 @@ def test_clients_own_models_are_not_ranked_with_global_ones_on_the_same_split(sp
         for name, more in (("fedavg", {}), ("fedper", {"ua": 0.9}))
     )
     text = as_markdown("t", None, [0], [whole, own])
-    assert f"| row | fedper | 90.00 | {split}, by client |" in text
+    assert f"| row | fedper | 90.00 | {split}, by client, UA |" in text
     text = as_markdown("t", None, [0, 1], [whole, replace(own, failed=("seed 1: why",))])
-    assert f"| row | fedper | 90.00 | {split}, by client, failed |" in text
+    assert f"| row | fedper | 90.00 | {split}, by client, UA, failed |" in text
     assert "Failed: row-fedper, seed 1: why" in text
     assert "not ranked" in text
+    assert "UA is the mean over clients and the last ten rounds" in text
+    values = replace(own, results=(about | {"ua": 0.7, "metric": "R2"},))
+    assert "| Row | Method | UA of R², % | Rank |" in as_markdown("t", None, [0], [values])
 
 
 def test_methods_that_the_seeds_do_not_separate_are_named() -> None:
@@ -181,7 +184,7 @@ def test_r2_is_not_called_accuracy() -> None:
     found = Figure(Cell("row", "fedavg", ()), (result | curve,))
     assert "| Row | Method | R², % | Rank |" in as_markdown("t", None, [0], [found])
     (axes,) = Exhibit(over_time, "round", place=lambda figure: "").draw([found]).axes
-    assert axes.get_ylabel() == "r²"
+    assert axes.get_ylabel() == "R²"
     (cell,) = as_json("t", None, [0], [found])["cells"]
     assert cell["metric"] == "R2"
 

@@ -226,7 +226,7 @@ def test_a_table_that_was_normalised_on_one_side_alone_is_told(
         ({"train": (COLOUR, LABELS)}, "no test in the mapping"),
         ((COLOUR, LABELS[:9]), "20 samples but 9 labels"),
         (((COLOUR, LABELS), (COLOUR[:, :1], LABELS)), "differ in shape"),
-        ((COLOUR, LABELS - 1), "label -1; allowed: 0 and more"),
+        ((COLOUR, LABELS - 1), "label -1; allowed: 0 and more; values are floats"),
         ((COLOUR, LABELS.astype(str)), "labels of type <U"),
         ((COLOUR, LABELS.astype("m8[s]")), "labels of type timedelta64"),
         ((COLOUR / 0.0, LABELS), "samples with NaN or infinite values"),

@@ -235,5 +235,5 @@ def test_a_model_of_which_nothing_would_be_shared_is_refused(name: str) -> None:
 
 def test_a_model_without_layers_in_sequence_is_refused() -> None:
     spec = RunSpec.of_images((3, 32, 32), num_classes=10, seed=0)
-    with pytest.raises(UserError, match="layers follow one another"):
+    with pytest.raises(UserError, match=r"follow one another.* features and classifier"):
         get_method("fedper").assign(settings("fedper", model="resnet18", width=0.1), 2, spec)
