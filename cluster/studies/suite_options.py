@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import tyro
 
 from cluster.run.command_line import parse_record, with_slurm
-from cluster.run.slurm_options import SlurmOptions
+from cluster.run.options import SlurmOptions
 from cluster.studies.cells import TABLES
 from cluster.studies.comparison import Scale
 from fl.bounds import OneOf, Settings
