@@ -49,14 +49,11 @@ MESSAGE = (
 
 
 @contextlib.contextmanager
-def private_ray(
-    whole: Bundle, *, published: Path | None = None, template: Path | None = None
-) -> Iterator[None]:
+def private_ray(whole: Bundle, *, template: Path | None = None) -> Iterator[None]:
     """Starts a cluster that no other process finds by chance, and ends only its own processes.
 
     Args:
         whole: what it may hand out, with memory for clients and object store together.
-        published: file that holds ``HOST:PORT`` of the cluster while it is there.
         template: what its workers are forked from, see :mod:`cluster.hardware.worker_template`.
 
     Raises:
@@ -85,7 +82,6 @@ def private_ray(
         short_root() as root,
         _in_cluster(start, "Ray did not start", after),
         watched(raylet_process()),
-        announced(published) if published else contextlib.nullcontext(),
     ):
         yield
 

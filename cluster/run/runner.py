@@ -378,7 +378,7 @@ def open_federation(
         inference=prepared.run.inference,
     )
     server = stack.enter_context(opened)
-    executor = open_executor(machine, prepared, bundles, server, store, rounds=prepared.run.rounds)
+    executor = open_executor(machine, prepared, bundles, server, store)
     clients = Clients(
         prepared.members,
         prepared.partition.train,
