@@ -14,7 +14,7 @@ from pathlib import Path
 from submitit import SlurmExecutor
 from submitit.helpers import clean_env
 
-from cluster.hardware.shadows import environment
+from cluster.hardware.processes import environment
 from cluster.run.options import SlurmOptions
 from fl.errors import UserError
 from fl.json_files import JsonObject

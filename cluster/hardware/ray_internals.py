@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.hardware import fork_worker
-from cluster.hardware.processes import variable
+from cluster.hardware.processes import python, variable
 from cluster.hardware.worker_template import can_fork, worker_template
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def gpus_of_group(group: Any) -> str:
 def start_command(*, name: str, memory_bytes: int) -> list[str]:
     """``ray start``, with this Python, for a node of that name that hands out so much memory."""
     own = [f"--node-name={name}", f"--memory={memory_bytes}"]
-    return [sys.executable, "-P", "-m", "cluster.hardware.ray_internals", "start", *own]
+    return [*python("cluster.hardware.ray_internals"), "start", *own]
 
 
 def published_address(root: Path) -> str | None:
