@@ -12,9 +12,9 @@ from cluster.run.prepare import prepare
 from cluster.run.run_dir import claimed, differences, locate
 from cluster.run.smoke import Estimate, smoke
 from cluster.run.steps import Steps
+from cluster.studies.cells import SuiteOptions
 from cluster.studies.comparison import Cell, Figure, as_json, as_markdown, client_curves, loss_curve
 from cluster.studies.exhibits import Exhibit
-from cluster.studies.suite_options import SuiteOptions
 from fl.errors import ClientFailed, UserError
 from fl.events import Event, Listener, Phase, Preparing
 from fl.json_files import JsonObject, read_json, write_json

@@ -22,8 +22,8 @@ from cluster.run.command_line import (
 )
 from cluster.run.options import LaunchOptions
 from cluster.run.run_dir import nested
+from cluster.studies.cells import parse_suite
 from cluster.studies.study_runs import parse_study
-from cluster.studies.suite_options import parse_suite
 from fl.bounds import Settings
 from fl.errors import UserError
 from fl.federation import RunSpec
