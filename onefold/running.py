@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from cluster.run.command_line import as_arguments, flatten, parse
 from cluster.run.options import Launch
-from cluster.run.plan import print_dry_run
 from cluster.run.prepare import Prepared, prepare
+from cluster.run.progress import print_dry_run
 from cluster.run.run_dir import check_place, claimed
 from cluster.run.steps import Steps
 from fl.data.catalogue import REGISTERED, register_dataset
