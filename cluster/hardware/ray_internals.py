@@ -170,13 +170,18 @@ def job_config(first: str | None) -> Any:
     return config
 
 
+def has_ray() -> bool:
+    """Whether this process is part of a Ray cluster already."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
+
+
 def path_of_workers() -> list[str] | None:
     """The folders that workers of this process's job put in front of their path, the last one in
     front of all; None where this process is in no cluster."""
-    ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
+    if not has_ray():
         return None
-    worker = ray._private.worker.global_worker.core_worker
+    worker = sys.modules["ray"]._private.worker.global_worker.core_worker
     return list(worker.get_job_config().py_driver_sys_path)
 
 

@@ -3,7 +3,6 @@
 Ray is imported only where it is used, since the import takes a second and reads the environment.
 """
 
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -14,7 +13,7 @@ import torch
 
 from cluster.hardware.inventory import Inventory
 from cluster.hardware.private_ray import announced, import_ray, joined_ray, private_ray
-from cluster.hardware.ray_internals import on_loopback
+from cluster.hardware.ray_internals import has_ray, on_loopback
 from cluster.hardware.worker_template import can_fork, worker_template
 from cluster.run.options import Machine
 from cluster.run.prepare import Prepared
@@ -197,12 +196,6 @@ def open_server(
     server.inference = inference
     with closing(server):
         yield server
-
-
-def has_ray() -> bool:
-    """Whether this process is part of a Ray cluster already."""
-    ray = sys.modules.get("ray")
-    return ray is not None and ray.is_initialized()
 
 
 @contextmanager
