@@ -28,11 +28,10 @@ from machine import processor
 from run_lines import Provenance
 
 from cluster.studies import fedaf_table7, suite_runs
-from cluster.studies.cells import make
+from cluster.studies.cells import BYTES_TABLE, SuiteOptions, make
 from cluster.studies.comparison import Cell, table
 from cluster.studies.exhibits import EXHIBITS
 from cluster.studies.study_report import texts
-from cluster.studies.suite_options import BYTES_TABLE, SuiteOptions
 from fl.errors import ClientFailed, UserError
 from fl.json_files import JsonObject, read_json
 from fl.report.words import duration

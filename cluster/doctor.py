@@ -25,7 +25,7 @@ from cluster.hardware.gpus import DriverWarning, driver_version, find_gpus
 from cluster.hardware.inventory import take_inventory
 from cluster.hardware.private_folders import temporary_folder
 from cluster.hardware.private_ray import parse_address, prepare_environment
-from cluster.hardware.shadows import environment, python
+from cluster.hardware.processes import environment, python
 from cluster.run.command_line import parse, parse_record
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claimed, existing, versions

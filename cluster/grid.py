@@ -41,12 +41,11 @@ def main(argv: Iterable[str] | None = None) -> int:
         print(HELP, end="")
         return 0 if arguments else 2
     with loading(arguments):
-        from cluster.studies.grids import parse_grid, picture_over
+        from cluster.studies.grids import parse_grid
 
     def run() -> int:
-        grid = parse_grid(arguments)
-        picture = picture_over(grid.axes, grid.name)
-        return make_table(grid.runs, grid.name, None, grid.seeds, picture)
+        runs, name, picture = parse_grid(arguments)
+        return make_table(runs, name, None, picture)
 
     return ended(run)
 

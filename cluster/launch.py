@@ -31,8 +31,8 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
     console, arguments = Console(markup=False), sys.argv[1:] if argv is None else argv
     with loading(arguments):
         from cluster.run.command_line import parse
-        from cluster.run.plan import print_dry_run
         from cluster.run.prepare import prepare
+        from cluster.run.progress import print_dry_run
         from cluster.run.run_dir import check_place, claimed, versions
         from cluster.run.runner import execute
         from cluster.run.runtime import EarlyRay

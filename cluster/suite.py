@@ -5,7 +5,7 @@ and all share one store of client updates.
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -15,8 +15,8 @@ from fl.errors import UserError
 from fl.own_process import run_as_command
 
 if TYPE_CHECKING:
+    from cluster.studies.cells import SuiteOptions
     from cluster.studies.exhibits import Exhibit
-    from cluster.studies.suite_options import SuiteOptions
     from cluster.studies.suite_runs import Runs
 
 # Whatever imports torch is imported where it is used: that takes seconds, and is said first.
@@ -26,7 +26,7 @@ def main(argv: Iterable[str] | None = None) -> int:
     """Runs the command and returns its exit status: 0, 1 a run failed, 2 bad input, 130 Ctrl-C."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     with loading(arguments):
-        from cluster.studies.suite_options import parse_suite
+        from cluster.studies.cells import parse_suite
     return ended(lambda: suite(parse_suite(arguments)))
 
 
@@ -38,9 +38,8 @@ def suite(options: "SuiteOptions") -> int:
         UserError: no cell is to be run, or a run cannot be.
     """
     from cluster.studies import fedaf_table7, suite_runs
-    from cluster.studies.cells import make
+    from cluster.studies.cells import BYTES_TABLE, make
     from cluster.studies.exhibits import EXHIBITS
-    from cluster.studies.suite_options import BYTES_TABLE
 
     name, scale, seeds = options.name, options.scale, options.seed_numbers
     if name == BYTES_TABLE:
@@ -56,12 +55,10 @@ def suite(options: "SuiteOptions") -> int:
         if scale == "paper":
             suite_runs.describe(runs)
         return 0
-    return make_table(runs, name, scale, seeds, EXHIBITS.get(name))
+    return make_table(runs, name, scale, EXHIBITS.get(name))
 
 
-def make_table(
-    runs: "Runs", name: str, scale: str | None, seeds: Sequence[int], exhibit: "Exhibit | None"
-) -> int:
+def make_table(runs: "Runs", name: str, scale: str | None, exhibit: "Exhibit | None") -> int:
     """Runs what is not finished, or sends it to Slurm; once all is finished, writes the table.
     Returns the exit status: 1 if a run failed."""
     from cluster.studies import suite_runs
@@ -75,7 +72,7 @@ def make_table(
     elif first.dry_run:
         suite_runs.print_plan(runs)
     else:
-        figures = suite_runs.run_all(runs)
+        figures, seeds = suite_runs.run_all(runs), list(dict.fromkeys(seed for _, seed in runs))
         suite_runs.Table(name, scale, seeds, figures, exhibit).write(first.output_dir)
         return int(any(figure.failed for figure in figures))
     return 0

@@ -3,27 +3,33 @@
 import ast
 import hashlib
 import inspect
+import logging
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
+from math import isclose
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 from torch import Tensor, nn
 
 from cluster.run.command_line import as_arguments, flatten, parse
 from cluster.run.options import Launch
-from cluster.run.plan import print_dry_run
-from cluster.run.prepare import prepare
+from cluster.run.prepare import Prepared, prepare
+from cluster.run.progress import print_dry_run
 from cluster.run.run_dir import check_place, claimed
 from cluster.run.steps import Steps
 from fl.data.catalogue import REGISTERED, register_dataset
 from fl.data.datasets import Dataset
 from fl.data.partition_file import save_lists
-from fl.errors import UserError, unknown
+from fl.data.shard import Shard
+from fl.errors import UserError, reason_of, unknown
 from fl.events import Event, Listener, RoundEnd
 from fl.json_files import write_json
 from fl.methods.method import Method
@@ -33,10 +39,14 @@ from fl.models import copied
 from fl.models.ensemble import unwrapped
 from fl.models.registry import CLASSIFIERS, MODELS, holds_own, register_model
 from fl.models.saved import describe
+from fl.seeding import streams_restored
+from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.whole_files import write_atomically
-from onefold.metrics import Metric, on_test
 from onefold.result import OWN_CODE, Result, plain_torch
 
+log = logging.getLogger(__name__)
+Metric = Callable[[nn.Module, Tensor, Tensor], float]
+"""A figure of the global model, of test samples (N, ...) and labels (N,) or targets (N, D)."""
 OWN = "own"
 """Name of data that has none."""
 OBJECTS = ("data", "model", "method", "partition")
@@ -145,7 +155,7 @@ def _run(
         return None  # type: ignore[return-value]
     from cluster.run.runner import execute
 
-    own = on_test(metrics, prepared, launch.run)
+    own = on_test(metrics, prepared)
     with claimed(launch, call_of(given, prepared.dataset)) as run_dir:
         model = given["model"]
         if callable(model) and not _by_client(model) and (code := code_of(_name_of(model), model)):
@@ -341,6 +351,62 @@ def _of_partitioner(partitioner: Any, data: Any) -> list[np.ndarray]:
         own.train.rows[np.asarray(partitioner.load_partition(k)["index"], np.int64)]
         for k in range(partitioner.num_partitions)
     ]
+
+
+def on_test(
+    metrics: Mapping[str, Metric], prepared: Prepared
+) -> dict[str, Callable[[nn.Module], float]]:
+    """The metrics as figures of a model, on what the run's accuracy is of. Each is tried on an
+    untrained one, before the run begins.
+
+    Raises:
+        UserError: a metric is no function, fails, or gives no number.
+    """
+    if not metrics:
+        return {}
+    if not isinstance(metrics, Mapping) or not all(map(callable, metrics.values())):
+        raise UserError("metrics: expected a mapping of names to functions")
+    run, test = prepared.run, prepared.dataset.test
+    if run.data.validation and run.scores_clients:  # then the clients' own hold it
+        test = prepared.dataset.train.take(np.concatenate(prepared.partition.test))
+    every = np.arange(len(test.labels))
+    shard = Shard.from_split(test, every, prepared.dataset.num_classes)
+
+    def figure(name: str, model: nn.Module, wanted: Tensor = shard.wanted) -> float:
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        # It is given copies, as it may change them.
+        own, given = copied(model).eval(), partial(Tensor.to, device=device, copy=True)
+        try:
+            with torch.no_grad(), streams_restored():
+                return float(metrics[name](own, given(shard.images), given(wanted)))
+        except Exception as error:
+            reason = f"{type(error).__name__}: {reason_of(error)}"
+            raise UserError(f"metric {name} must give one number, but fails: {reason}") from None
+
+    figures: dict[str, Callable[[nn.Module], float]]
+    figures = {name: partial(figure, name) for name in metrics}
+    trainings = (member.training for member in prepared.members)
+    training = next((own for own in trainings if isinstance(own, ClassifierConfig)), None)
+    if training is not None:
+        model = starting_classifier(training, prepared.run_spec)
+        for name in figures:
+            figure(name, model)
+            if shard.wanted.is_floating_point() and _mixes_up(partial(figure, name, model), shard):
+                log.warning(
+                    "metric %s is the same whichever target is whose: targets are (N, D) as the "
+                    "answers are, so leave squeeze() out",
+                    name,
+                )
+    return figures
+
+
+def _mixes_up(figure: Callable[[Tensor], float], shard: Shard) -> bool:
+    """Whether a figure depends on the targets, but not on which of them is whose."""
+    wanted = shard.wanted
+    with suppress(UserError):  # it may refuse targets that are all alike
+        found, turned, alike = map(figure, (wanted, wanted.flip(0), wanted[:1].expand_as(wanted)))
+        return isclose(found, turned, rel_tol=1e-5) and not isclose(found, alike, rel_tol=1e-5)
+    return False
 
 
 def call_of(given: Mapping[str, Any], dataset: Dataset) -> str | None:

@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 import tyro
 import yaml
 
+from cluster.run.command_line import read_yaml
 from cluster.run.run_dir import LOCK, delete, locked
-from cluster.run.yaml_files import read_yaml
 from fl.command import run_command
 from fl.errors import UserError, error_line, escaped, unknown
 from fl.json_files import JsonObject, read_json

@@ -14,8 +14,7 @@ from submitit.helpers import DelayedSubmission
 
 from cluster.hardware.inventory import take_inventory
 from cluster.hardware.multi_node_ray import attend, gather
-from cluster.hardware.processes import adopt_orphans, end_descendants, start
-from cluster.hardware.shadows import python
+from cluster.hardware.processes import adopt_orphans, end_descendants, python, start
 from slurm.status import State, write_state
 from slurm.submitit_internals import preemption_name
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from submitit import SlurmExecutor
 from submitit.helpers import clean_env
 
-from cluster.hardware.shadows import environment
-from cluster.run.slurm_options import SlurmOptions
+from cluster.hardware.processes import environment
+from cluster.run.options import SlurmOptions
 from fl.errors import UserError
 from fl.json_files import JsonObject
 from slurm.node_task import NodeTask

@@ -117,18 +117,6 @@ def _parse(answer: str) -> dict[str, Said]:
     return states
 
 
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """How far a run is, by its own events."""
-
-    phase: str = ""
-    finished: int = 0
-    """Clients that have finished, those from the store included."""
-    clients: int | None = None
-    accuracy: float | None = None
-    """The global model's accuracy after the last epoch so far."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints a table and returns 0, or 2 where there is nothing to read."""
     return run_command(status, "python -m slurm.status", argv)
@@ -160,15 +148,8 @@ def overview(runs: dict[Path, State], scheduler: Scheduler) -> Table:
     for name in ("job", "state", "phase", "clients", "accuracy"):
         table.add_column(name, no_wrap=name != "state")
     for run, state in runs.items():
-        at = read_progress(run)
-        table.add_row(
-            escaped(run.name),
-            state.job,
-            escaped(describe(state, scheduler)),
-            escaped(at.phase),
-            f"{at.finished} of {at.clients or '?'}",
-            "" if at.accuracy is None else f"{at.accuracy:.4f}",
-        )
+        own = escaped(run.name), state.job, escaped(describe(state, scheduler))
+        table.add_row(*own, *map(escaped, read_progress(run)))
     return table
 
 
@@ -185,25 +166,26 @@ def describe(state: State, scheduler: Scheduler) -> str:
     return f"{reported.state.lower()}{reason}"
 
 
-def read_progress(run: Path) -> Progress:
-    """Reads the run's events; a line that the job has not finished writing is skipped."""
-    phase, accuracy = "", None
+def read_progress(run: Path) -> tuple[str, str, str]:
+    """By its own events the run's phase, how many clients have finished, those from the store too,
+    and the accuracy after the last epoch; a line that is not yet whole is skipped."""
+    phase, accuracy = "", ""
     finished: set[int] = set()
     for event in read_events(run / "metrics.jsonl"):
         match event:
             case RunStart():
-                phase, accuracy, finished = "", None, set()
+                phase, accuracy, finished = "", "", set()
             case Phase(status="start"):
                 phase = event.phase
             case ClientEnd():
                 finished.add(event.client)
             case Epoch():
-                accuracy = event.accuracy
+                accuracy = f"{event.accuracy:.4f}"
             case RunEnd():
-                phase, accuracy = "done", event.accuracy
+                phase, accuracy = "done", f"{event.accuracy:.4f}"
     roles = (read_json_if_whole(run / "partition.json") or {}).get("roles")
-    clients = len(roles) if isinstance(roles, list) else None
-    return Progress(phase=phase, finished=len(finished), clients=clients, accuracy=accuracy)
+    clients = len(roles) if roles and isinstance(roles, list) else "?"
+    return phase, f"{len(finished)} of {clients}", accuracy
 
 
 if __name__ == "__main__":

@@ -10,9 +10,8 @@ from rich.console import Console
 from cluster.hardware.multi_node_ray import tail
 from cluster.run.command_line import as_arguments
 from cluster.run.options import Launch
-from cluster.run.plan import print_dry_run
 from cluster.run.prepare import prepare
-from cluster.run.progress import progress
+from cluster.run.progress import print_dry_run, progress
 from cluster.run.run_dir import check_place, claim, delete, locate
 from cluster.run.steps import INTERRUPTED, print_text
 from fl.errors import UserError

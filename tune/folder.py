@@ -1,5 +1,6 @@
 """The sweep's directory: reserved for one sweep, and resumed only with the same settings."""
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
@@ -77,9 +78,8 @@ def _refuse_taken(folder: Path, launch: Launch, settings: JsonObject) -> None:
 
 def _is_used(folder: Path) -> bool:
     """Whether there is anything; a process that has just made the folder may still lose it."""
-    if folder.is_symlink() or not folder.is_dir():
-        return folder.is_symlink() or folder.exists()
-    return holds_files(folder)
+    is_folder = folder.is_dir() and not folder.is_symlink()
+    return holds_files(folder) if is_folder else os.path.lexists(folder)
 
 
 def write_configuration(path: Path, run: RunConfig[Any]) -> None:

@@ -16,11 +16,11 @@ from cluster.run.prepare import prepare
 from cluster.run.steps import print_text
 from fl.events import ClientEnd, Epoch, Event, RunStart
 from fl.federation import Client
-from fl.json_files import JsonObject, SettingValues, read_json, write_json
+from fl.json_files import JsonObject, SettingValues, read_json, read_json_if_whole, write_json
 from fl.report.read import read_events
 from fl.report.words import NONE, duration, percent, points, tally
 from tune.options import METRICS, SweepOptions
-from tune.trials import DEFAULT, FAILURE, SETTINGS, derive, read_result, run_trial
+from tune.trials import DEFAULT, FAILURE, RESULT, SETTINGS, derive, run_trial
 
 Training = tuple[int, str | None, int]
 """A client, its model and the round: a client trains in each round, and perhaps two models."""
@@ -74,7 +74,7 @@ def _row_of(run_dir: Path, defaults: SettingValues) -> TrialRow:
     ends = [event for event in events if isinstance(event, ClientEnd)]
     failure = run_dir / FAILURE
     status: Literal["finished", "stopped", "failed"] = "stopped"
-    if read_result(run_dir) is not None:
+    if read_json_if_whole(run_dir / RESULT) is not None:
         status = "finished"
     elif failure.exists():
         status = "failed"
@@ -104,7 +104,7 @@ def last_scores(run_dir: Path) -> dict[str, float]:
     """
     if epochs := [event for event in read_events(run_dir / "metrics.jsonl") if is_epoch(event)]:
         return reported(epochs[-1])
-    result = read_result(run_dir)
+    result = read_json_if_whole(run_dir / RESULT)
     return {"epoch": 0, "accuracy": result["accuracy"]} if result else {}
 
 

@@ -44,8 +44,8 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
         print(NEEDED, end="", file=sys.stderr)
         return 2
     with loading(arguments):
-        from cluster.run.plan import print_plan
         from cluster.run.prepare import prepare
+        from cluster.run.progress import print_plan
         from cluster.run.runtime import EarlyRay
         from tune.folder import claimed_sweep, named
         from tune.options import check_space, parse_sweep, read_space

@@ -5,7 +5,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 from rich.console import Console
 
@@ -76,7 +75,7 @@ def run_trial(
             run_dir = held.enter_context(claimed(anew))
         write_json(run_dir / SETTINGS, dict(settings))
         (run_dir / FAILURE).unlink(missing_ok=True)
-        if (finished := read_result(run_dir)) is not None:
+        if (finished := read_json_if_whole(run_dir / RESULT)) is not None:
             return finished
         with (run_dir / "log.txt").open("a", buffering=1) as log:
             try:
@@ -91,11 +90,6 @@ def run_trial(
         for name in (CHECKPOINTS, *(() if report else UNNEEDED)):  # each as large as a model
             shutil.rmtree(run_dir / name, ignore_errors=True)
         return result
-
-
-def read_result(run_dir: Path) -> JsonObject | None:
-    """The result of a finished run; None if it is not finished, or its file is damaged."""
-    return read_json_if_whole(run_dir / RESULT)
 
 
 def share_of(inventory: Inventory, bundle: Mapping[str, float]) -> Inventory:

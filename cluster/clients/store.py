@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
 from cluster.clients.locks import Locks
@@ -15,8 +16,7 @@ from fl.data.datasets import Split
 from fl.data.lazy import Lazy
 from fl.data.shard import shard_digest
 from fl.exchange import Upload
-from fl.federation import Job, RunSpec, Task
-from fl.models.common import ModelInfo
+from fl.federation import Job, Task
 from fl.models.registry import MODELS
 from fl.sources import code_of, defined, home
 from fl.whole_files import checksum_of, replacing, write_atomically
@@ -40,7 +40,7 @@ class Store:
         self._codes: dict[tuple[Task, type, str], str] = {}
         self._broadcast: tuple[bytes | None, str] = None, _sha(b"")
         self._reading = _reading_of(train)
-        self._behaviours: dict[tuple[ModelInfo, float, RunSpec], str] = {}
+        self._behaviour = cache(behaviour)  # of this run: its code may refer to what changes
 
     def key(self, job: Job) -> str:
         """Hash of task, code, client, training record, threads, run spec, shard and messages; of
@@ -67,10 +67,7 @@ class Store:
             parts["reading"] = self._reading
         if (info := MODELS.get(job.client.model)) and info.source:
             width = getattr(job.client.training, "width", 1.0)
-            kind = (info, width, job.run_spec)
-            if kind not in self._behaviours:  # of this run: its code may refer to what changes
-                self._behaviours[kind] = behaviour(*kind)
-            parts["behaviour"] = self._behaviours[kind]
+            parts["behaviour"] = self._behaviour(info, width, job.run_spec)
         of_this_run = job.round > 1 or job.of_this_run
         if job.memory is not None:
             parts["memory"] = job.memory.key

@@ -19,20 +19,21 @@ from packaging.version import Version
 from cluster.hardware.gpus import Gpu
 from cluster.hardware.inventory import Inventory, take_inventory
 from cluster.hardware.private_folders import rays_folder, short_root
-from cluster.hardware.processes import OF_TERMINALS
+from cluster.hardware.processes import OF_TERMINALS, ROOT
 from cluster.hardware.ray_internals import (
     AUTHENTICATION,
     DEFAULTS,
     TOKEN,
     TOKEN_FILE,
     job_config,
+    path_of_workers,
     raylet_process,
     shut_down,
     start_cluster,
     token_at_home,
 )
-from cluster.hardware.shadows import first_for_workers
 from cluster.scheduling.capacity import Bundle
+from fl import PACKAGES
 from fl.errors import UserError, reason_of
 from fl.whole_files import write_atomically
 
@@ -49,14 +50,11 @@ MESSAGE = (
 
 
 @contextlib.contextmanager
-def private_ray(
-    whole: Bundle, *, published: Path | None = None, template: Path | None = None
-) -> Iterator[None]:
+def private_ray(whole: Bundle, *, template: Path | None = None) -> Iterator[None]:
     """Starts a cluster that no other process finds by chance, and ends only its own processes.
 
     Args:
         whole: what it may hand out, with memory for clients and object store together.
-        published: file that holds ``HOST:PORT`` of the cluster while it is there.
         template: what its workers are forked from, see :mod:`cluster.hardware.worker_template`.
 
     Raises:
@@ -85,7 +83,6 @@ def private_ray(
         short_root() as root,
         _in_cluster(start, "Ray did not start", after),
         watched(raylet_process()),
-        announced(published) if published else contextlib.nullcontext(),
     ):
         yield
 
@@ -283,3 +280,41 @@ def joined_inventory(address: str) -> Inventory:
         gpus=gpus,
         source=f"Ray cluster {address}",
     )
+
+
+# Files of the user's with the names of Onefold's packages. Python and Ray look for modules in the
+# present folder first, and in the script's: a ``cluster.py`` there would be imported for ours.
+
+
+def shadows() -> list[Path]:
+    """The user's files that Ray's processes would find in place of Onefold's packages."""
+    folders = {Path.cwd().resolve(), Path(sys.argv[0]).resolve().parent} - {ROOT}
+    return [
+        file
+        for folder in sorted(folders)
+        for name in PACKAGES
+        for file in (folder / f"{name}.py", folder / name / "__init__.py")
+        if file.is_file()
+    ]
+
+
+def first_for_workers() -> str | None:
+    """The folder that is to come first where Ray's workers look for modules; None for no other.
+
+    Installed packages come before the user's files there, so it is given only where it must be.
+    """
+    return str(ROOT) if shadows() else None
+
+
+def refuse_shadows() -> None:
+    """For a Ray cluster that this process is in already, in which it is settled where workers look:
+    raises `UserError` for a file that they would import as one of Onefold's packages."""
+    path = path_of_workers()
+    if path is None or path[-1:] == [str(ROOT)]:  # none yet, or one of ours
+        return
+    for file in shadows():
+        raise UserError(
+            f"{file} has the name of a package of Onefold's, and the processes of the Ray that "
+            "this one has started would find it first: let Onefold start Ray, rename the file, or "
+            "use --runtime inprocess"
+        )

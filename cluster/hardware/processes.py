@@ -5,14 +5,19 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
+import sysconfig
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import IO
 
 import psutil
 
 from cluster.hardware.fork_worker import SET_PARENT_DEATH_SIGNAL
 
+ROOT = Path(__file__).resolve().parents[2]
+"""The folder that Onefold's packages are in."""
 GRACE_S = 8.0
 """Seconds between SIGTERM and SIGKILL. Slurm itself kills after half a minute."""
 SET_CHILD_SUBREAPER = 36
@@ -33,6 +38,22 @@ def variable(name: str, value: str) -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
+
+
+def python(module: str) -> list[str]:
+    """The command that runs a module of ours with this Python, wherever it starts.
+
+    Its environment must be :func:`environment`, in a checkout that is not installed.
+    """
+    return [sys.executable, "-P", "-m", module]
+
+
+def environment() -> dict[str, str]:
+    """This process's environment, in which Python also finds a checkout that is not installed."""
+    before = os.environ.get("PYTHONPATH")
+    if str(ROOT) in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        return dict(os.environ)  # found anyway; and in front it would hide Python's own modules
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), before]))}
 
 
 def adopt_orphans() -> None:

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.hardware import fork_worker
-from cluster.hardware.processes import variable
+from cluster.hardware.processes import python, variable
 from cluster.hardware.worker_template import can_fork, worker_template
 
 if TYPE_CHECKING:
@@ -170,13 +170,18 @@ def job_config(first: str | None) -> Any:
     return config
 
 
+def has_ray() -> bool:
+    """Whether this process is part of a Ray cluster already."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
+
+
 def path_of_workers() -> list[str] | None:
     """The folders that workers of this process's job put in front of their path, the last one in
     front of all; None where this process is in no cluster."""
-    ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
+    if not has_ray():
         return None
-    worker = ray._private.worker.global_worker.core_worker
+    worker = sys.modules["ray"]._private.worker.global_worker.core_worker
     return list(worker.get_job_config().py_driver_sys_path)
 
 
@@ -221,7 +226,7 @@ def gpus_of_group(group: Any) -> str:
 def start_command(*, name: str, memory_bytes: int) -> list[str]:
     """``ray start``, with this Python, for a node of that name that hands out so much memory."""
     own = [f"--node-name={name}", f"--memory={memory_bytes}"]
-    return [sys.executable, "-P", "-m", "cluster.hardware.ray_internals", "start", *own]
+    return [*python("cluster.hardware.ray_internals"), "start", *own]
 
 
 def published_address(root: Path) -> str | None:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from cluster.clients.extensions import add_models, by_value, packed_models
-from cluster.hardware.shadows import environment, python
+from cluster.hardware.processes import environment, python
 from fl.client_code import client_code
 from fl.data.datasets import Split
 from fl.errors import UserError

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cluster.hardware.inventory import Inventory, main_memory, take_inventory
-from cluster.hardware.private_ray import joined_inventory, refuse_other_systems
-from cluster.hardware.shadows import refuse_shadows
+from cluster.hardware.private_ray import joined_inventory, refuse_other_systems, refuse_shadows
 from cluster.profiling.requests import Requests, measured, stated
 from cluster.run.options import Launch
 from cluster.run.steps import silent

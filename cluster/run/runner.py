@@ -115,7 +115,11 @@ class Placements:
         """Records starts, failures, ends, and which clients were dropped."""
         match event:
             case ClientStart():
-                self._start(event)
+                entry = self._entries[event.client]
+                if entry["end"] is not None:  # the entry is of an earlier round
+                    entry |= {"end": None, "attempts": 0, "failures": []}
+                entry["attempts"] += 1
+                entry |= {"start": event.seconds, "requested": event.requested}
             case AttemptFailed():
                 entry = self._entries[event.client]
                 failure = {"reason": event.reason, "start": entry["start"]}
@@ -123,27 +127,14 @@ class Placements:
             case ClientDropped():
                 self._entries[event.client]["dropped"] = True
             case ClientEnd():
-                self._end(event)
+                entry = self._entries[event.client]
+                entry |= {"seconds": event.seconds_training, "reused": event.reused}
+                entry["peak_bytes"] = event.peak_bytes
+                if not event.reused:
+                    entry |= {"end": event.seconds, "assigned": event.assigned}
+                    entry |= {"node": event.node, "device_uuid": event.device_uuid}
             case RoundEnd():
                 self._last_round, self._next_round = self._next_round, event.seconds
-
-    def _start(self, event: ClientStart) -> None:
-        entry = self._entries[event.client]
-        if entry["end"] is not None:  # the entry is of an earlier round
-            entry |= {"end": None, "attempts": 0, "failures": []}
-        entry["attempts"] += 1
-        entry["start"] = event.seconds
-        entry["requested"] = event.requested
-
-    def _end(self, event: ClientEnd) -> None:
-        entry = self._entries[event.client]
-        entry["seconds"] = event.seconds_training
-        entry["reused"] = event.reused
-        entry["peak_bytes"] = event.peak_bytes
-        if not event.reused:
-            entry["end"] = event.seconds
-            entry["assigned"] = event.assigned
-            entry["node"], entry["device_uuid"] = event.node, event.device_uuid
 
     def makespan(self, bundles: Sequence[Bundle]) -> dict[str, float] | None:
         """Seconds from the first start to the last end, and the least that any placement needs.
@@ -201,27 +192,25 @@ class JsonLines:
             self._file.close()
 
 
-class SavedModels:
-    """Saves the global model after every so many rounds, and after the most accurate one so far."""
+def saving_models(folder: Path, *, best: bool, every: int | None) -> Listener:
+    """Saves the global model after every so many rounds, and after the most accurate one so far;
+    raises `UserError` if there is none."""
 
-    def __init__(self, folder: Path, *, best: bool, every: int | None) -> None:
-        self._folder, self._best, self._every = folder, best, every
-
-    def __call__(self, event: Event) -> None:
-        """Writes the files of a round that has ended; raises `UserError` if there is no global
-        model."""
+    def save(event: Event) -> None:
         if not isinstance(event, RoundEnd):
             return
-        names = ["best"] if self._best and event.best else []
-        if self._every and event.round % self._every == 0:
+        names = ["best"] if best and event.best else []
+        if every and event.round % every == 0:
             names.append(f"round-{event.round:05d}")
         for name in names:
             if event.model is None:
                 raise UserError(
                     "this method has no global model: leave out save_best and save_every"
                 )
-            self._folder.mkdir(exist_ok=True)
-            save_model(event.model, self._folder / f"{name}.safetensors")
+            folder.mkdir(exist_ok=True)
+            save_model(event.model, folder / f"{name}.safetensors")
+
+    return save
 
 
 CHECKPOINTS = "fusion"
@@ -322,7 +311,7 @@ def _listeners(
         stack.enter_context(closing(JsonLines(run_dir / "metrics.jsonl"))),
         stack.enter_context(closing(tensorboard)),
         stack.enter_context(progress(prepared.members, console)),
-        SavedModels(run_dir / "model", best=launch.save_best, every=launch.save_every),
+        saving_models(run_dir / "model", best=launch.save_best, every=launch.save_every),
     ]
 
 
@@ -378,7 +367,7 @@ def open_federation(
         inference=prepared.run.inference,
     )
     server = stack.enter_context(opened)
-    executor = open_executor(machine, prepared, bundles, server, store, rounds=prepared.run.rounds)
+    executor = open_executor(machine, prepared, bundles, server, store)
     clients = Clients(
         prepared.members,
         prepared.partition.train,

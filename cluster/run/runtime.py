@@ -3,10 +3,9 @@
 Ray is imported only where it is used, since the import takes a second and reads the environment.
 """
 
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -14,7 +13,7 @@ import torch
 
 from cluster.hardware.inventory import Inventory
 from cluster.hardware.private_ray import announced, import_ray, joined_ray, private_ray
-from cluster.hardware.ray_internals import on_loopback
+from cluster.hardware.ray_internals import has_ray, on_loopback
 from cluster.hardware.worker_template import can_fork, worker_template
 from cluster.run.options import Machine
 from cluster.run.prepare import Prepared
@@ -96,11 +95,8 @@ class EarlyRay:
         return self._thread is not None
 
     @contextmanager
-    def ready(self, published: Path) -> Iterator[None]:
-        """Waits for the cluster that was begun. Raises what made its start fail.
-
-        ``published`` holds ``HOST:PORT`` of the cluster while the context lasts.
-        """
+    def ready(self) -> Iterator[None]:
+        """Waits for the cluster that was begun. Raises what made its start fail."""
         if not self._begun.wait(START_S):
             self._late = True
             raise UserError(
@@ -109,8 +105,7 @@ class EarlyRay:
             )
         if self._error:
             raise self._error
-        with announced(published):
-            yield
+        yield
 
     def end(self) -> None:
         """Has the cluster begin to end, beside what else the command does.
@@ -146,8 +141,6 @@ def open_executor(
     bundles: "Bundles | None",
     server: Server,
     store: Path,
-    *,
-    rounds: int,
 ) -> Iterator[Executor]:
     """The executor that runs the clients; clients and the server's ranks never run at once."""
     sizes = CohortSizes(store / "cohorts")
@@ -165,7 +158,7 @@ def open_executor(
         timeout=machine.client_timeout,
         before=server.release,
         sizes=sizes,
-        reuse_processes=rounds > 1,
+        reuse_processes=prepared.run.rounds > 1,
     )
     with closing(executor):
         yield executor
@@ -205,22 +198,19 @@ def open_server(
         yield server
 
 
-def has_ray() -> bool:
-    """Whether this process is part of a Ray cluster already."""
-    ray = sys.modules.get("ray")
-    return ray is not None and ray.is_initialized()
-
-
+@contextmanager
 def ray_cluster(
     machine: Machine, inventory: Inventory, run_dir: Path, early: EarlyRay | None = None
-) -> AbstractContextManager[None]:
+) -> Iterator[None]:
     """The run's cluster: the one that was started before, the one this process is in, one to join,
     or one of its own."""
-    published = run_dir / ADDRESS
-    if early and early.begun:
-        return early.ready(published)
-    if has_ray():  # a sweep's, which outlives its trials
-        return nullcontext()
-    if machine.ray_address:
-        return joined_ray(machine.ray_address)
-    return private_ray(inventory.bundle, published=published)
+    begun = early is not None and early.begun
+    if has_ray() and not begun:  # a sweep's, which outlives its trials
+        yield
+    elif machine.ray_address:
+        with joined_ray(machine.ray_address):
+            yield
+    else:
+        own = early.ready() if early and begun else private_ray(inventory.bundle)
+        with own, announced(run_dir / ADDRESS):
+            yield

@@ -284,25 +284,11 @@ class Keeper:
     """The values, in a process of their own."""
 
     def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
+        self._values = dist.HashStore()
 
-    def set(self, key: str, value: bytes) -> None:
-        """Sets a value."""
-        self._values[key] = value
-
-    def get(self, key: str) -> bytes:
-        """A value that is there."""
-        return self._values[key]
-
-    def add(self, key: str, number: int) -> int:
-        """Adds to a number, which begins at 0; returns the sum."""
-        total = int(self._values.get(key, b"0")) + number
-        self._values[key] = str(total).encode()
-        return total
-
-    def check(self, keys: list[str]) -> bool:
-        """Whether all of these are set."""
-        return all(key in self._values for key in keys)
+    def ask(self, verb: str, *arguments: Any) -> Any:
+        """What torch's store of a single process answers to set, get, add or check."""
+        return getattr(self._values, verb)(*arguments)
 
 
 class RankStore(dist.Store):
@@ -315,20 +301,20 @@ class RankStore(dist.Store):
 
     def set(self, key: str, value: str | bytes) -> None:
         """Sets a value."""
-        _ask(self._keeper.set, key, value.encode() if isinstance(value, str) else bytes(value))
+        self._ask("set", key, value)
 
     def get(self, key: str) -> bytes:
         """A value, once somebody has set it."""
         self.wait([key])
-        return _ask(self._keeper.get, key)
+        return self._ask("get", key)
 
     def add(self, key: str, number: int) -> int:
         """Adds to a number, which begins at 0; returns the sum."""
-        return _ask(self._keeper.add, key, number)
+        return self._ask("add", key, number)
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all of these are set."""
-        return _ask(self._keeper.check, list(keys))
+        return self._ask("check", list(keys))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Waits until all of these are set.
@@ -343,9 +329,8 @@ class RankStore(dist.Store):
                 raise PeerLostError(f"no rank has set {', '.join(keys)} within {seconds:g} s")
             time.sleep(LOOK_S)
 
-
-def _ask(method: Any, *arguments: Any) -> Any:
-    try:
-        return ray.get(method.remote(*arguments))
-    except RayError:
-        raise PeerLostError("the process that keeps the ranks' store is gone") from None
+    def _ask(self, verb: str, *arguments: Any) -> Any:
+        try:
+            return ray.get(self._keeper.ask.remote(verb, *arguments))
+        except RayError:
+            raise PeerLostError("the process that keeps the ranks' store is gone") from None

@@ -2,36 +2,25 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product, takewhile
 from pathlib import Path
 
 from cluster.run.command_line import load_yaml, parse
 from cluster.run.options import Launch
+from cluster.studies.cells import numbers
 from cluster.studies.comparison import Cell, Figure
 from cluster.studies.exhibits import Exhibit, over_setting, over_time
-from cluster.studies.suite_options import numbers
 from fl.errors import UserError
 
 Axes = Mapping[str, tuple[str, ...]]
 """The values of each setting that is varied, by its name on the command line."""
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A grid that can be run."""
-
-    name: str
-    axes: Axes
-    """Without method and seed."""
-    seeds: tuple[int, ...]
-    runs: Mapping[tuple[Cell, int], Launch]
-    """By cell and seed."""
-
-
-def parse_grid(arguments: Sequence[str]) -> Grid:
-    """The grid that these arguments name: ``NAME=VALUE,...``, or a file, before launch options.
+def parse_grid(arguments: Sequence[str]) -> tuple[dict[tuple[Cell, int], Launch], str, Exhibit]:
+    """The runs by cell and seed, the name and the picture of the grid that these arguments name:
+    ``NAME=VALUE,...``, or a file, before launch options.
 
     Raises:
         UserError: one line, for whatever is wrong, also with a run of it.
@@ -61,7 +50,7 @@ def parse_grid(arguments: Sequence[str]) -> Grid:
         cell = Cell(row, launch.run.method, own, settings=settings)
         run_name = re.sub(r"[^\w.+-]", "_", f"{name}-{cell.name}-seed{launch.run.seed}")
         runs[cell, launch.run.seed] = replace(launch, name=run_name, resume=True)
-    return Grid(name, axes, tuple(dict.fromkeys(seed for _, seed in runs)), runs)
+    return runs, name, picture_over(axes, name)
 
 
 def _axes(words: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -23,7 +23,7 @@ from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import check_place, claimed, differences, existing, locate
 from cluster.run.runtime import EarlyRay
 from cluster.run.steps import Steps, silent
-from cluster.studies.suite_options import numbers
+from cluster.studies.cells import numbers
 from fl.bounds import Count, Settings
 from fl.config import RunConfig
 from fl.data.catalogue import load

@@ -7,16 +7,14 @@ from pathlib import Path
 from rich.console import Console
 
 from cluster.run.command_line import parse
-from cluster.run.options import Launch
+from cluster.run.options import Launch, SlurmOptions
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claimed, differences, locate
-from cluster.run.slurm_options import SlurmOptions
 from cluster.run.smoke import Estimate, smoke
 from cluster.run.steps import Steps
-from cluster.studies.comparison import Cell, Figure, as_json, as_markdown
-from cluster.studies.convergence import client_curves, loss_curve
+from cluster.studies.cells import SuiteOptions
+from cluster.studies.comparison import Cell, Figure, as_json, as_markdown, client_curves, loss_curve
 from cluster.studies.exhibits import Exhibit
-from cluster.studies.suite_options import SuiteOptions
 from fl.errors import ClientFailed, UserError
 from fl.events import Event, Listener, Phase, Preparing
 from fl.json_files import JsonObject, read_json, write_json

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.run.slurm_options import SlurmOptions
+from cluster.run.options import SlurmOptions
 from fl.errors import UserError
 from slurm.node_task import NodeTask
 from slurm.sbatch import Sbatch, refuse_path, without_allocation

@@ -10,7 +10,6 @@ from rich.console import Console
 from fl.events import Epoch
 from slurm.status import (
     INTERVAL_S,
-    Progress,
     Said,
     Scheduler,
     State,
@@ -47,9 +46,9 @@ def test_progress_is_that_of_the_last_start(tmp_path: Path) -> None:
     start, state = {"event": "run_start"}, State(job="1", phase="running")
     epoch = Epoch(stage="fusion", epoch=1, epochs=2, loss=0.5, accuracy=0.25).to_json()
     run = make_run(tmp_path, "a", state, start, LOCAL, end(0), end(1), start, LOCAL)
-    assert read_progress(run) == Progress(phase="local", finished=0, clients=3)
+    assert read_progress(run) == ("local", "0 of 3", "")
     run = make_run(tmp_path, "b", state, start, LOCAL, end(0), end(0), FUSION, epoch)
-    assert read_progress(run) == Progress(phase="fusion", finished=1, clients=3, accuracy=0.25)
+    assert read_progress(run) == ("fusion", "1 of 3", "0.2500")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from submitit import SlurmExecutor
 
-from cluster.run.slurm_options import SlurmOptions
+from cluster.run.options import SlurmOptions
 from slurm.sbatch import Sbatch
 from slurm.submitit_internals import TESTED_WITH, FailedJobError, preemption_name, sbatch_text
 from tests.contracts import contract

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from cluster.hardware.shadows import ROOT
+from cluster.hardware.processes import ROOT
 from tests.cluster.commands import environment, result
 from tests.cluster.living import kill_with_family
 from tests.undrawn import undrawn

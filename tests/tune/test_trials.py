@@ -16,9 +16,9 @@ from cluster.run.run_dir import nested
 from fl.command import run_command
 from fl.errors import UserError
 from fl.events import Event, RunEnd
-from fl.json_files import read_json, write_json
+from fl.json_files import read_json, read_json_if_whole, write_json
 from fl.report.__main__ import regenerate
-from tune.trials import FAILURE, RESULT, SETTINGS, derive, read_result, run_trial, share_of
+from tune.trials import FAILURE, RESULT, SETTINGS, derive, run_trial, share_of
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_trials_report_is_drawn_when_somebody_asks_for_it(tmp_path: Path) -> N
     small = ["--data.max-train=60", "--data.max-test=20", "--classifier.epochs=1"]
     cnn = ["--method=fedavg", "--classifier.model=cnn", "--classifier.width=0.2"]
     run_trial(derive(parse([*where, *small, *cnn]), {}, "trial"), {}, prepare_with=prepare)
-    assert read_result(tmp_path / "trial")
+    assert read_json_if_whole(tmp_path / "trial" / RESULT)
     page = tmp_path / "trial" / "report.html"
     assert not page.exists()
     assert run_command(regenerate, "report", [str(page.parent)]) == 0
@@ -152,11 +152,11 @@ def test_why_a_trial_failed_is_one_line_until_it_succeeds(
         tried(launch, {"keep": 0.6})
     assert (trial / FAILURE).read_text() == "UserError: too few samples\n"
     assert "Traceback" in (trial / "log.txt").read_text()
-    assert read_result(trial) is None
+    assert read_json_if_whole(trial / RESULT) is None
     execution.error = None
     tried(launch, {"keep": 0.6})
     assert not (trial / FAILURE).exists()
-    assert read_result(trial) == {"accuracy": 0.6}
+    assert read_json_if_whole(trial / RESULT) == {"accuracy": 0.6}
 
 
 def test_a_trial_that_failed_before_it_had_a_run_is_tried_again(

@@ -6,15 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import cluster.hardware.shadows
-from cluster.hardware.shadows import (
-    ROOT,
-    environment,
-    first_for_workers,
-    python,
-    refuse_shadows,
-    shadows,
-)
+from cluster.hardware import private_ray
+from cluster.hardware.private_ray import first_for_workers, refuse_shadows, shadows
+from cluster.hardware.processes import ROOT, environment, python
 from fl.errors import UserError
 
 NOT_OURS = "raise RuntimeError('not ours')"
@@ -39,7 +33,7 @@ def test_only_a_ray_that_was_started_otherwise_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: list[str] | None, refused: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cluster.hardware.shadows, "path_of_workers", lambda: path)
+    monkeypatch.setattr(private_ray, "path_of_workers", lambda: path)
     refuse_shadows()
     (tmp_path / "cluster.py").touch()
     if refused:

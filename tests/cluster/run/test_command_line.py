@@ -9,12 +9,21 @@ import torch
 import yaml
 
 from cluster.run import command_line
-from cluster.run.command_line import flatten, for_method, load_preset, parse, presets, setting_types
+from cluster.run.command_line import (
+    DEEPEST,
+    MOST_BYTES,
+    flatten,
+    for_method,
+    load_preset,
+    parse,
+    presets,
+    read_yaml,
+    setting_types,
+)
 from cluster.run.options import LaunchOptions
 from cluster.run.run_dir import nested
-from cluster.run.yaml_files import DEEPEST, MOST_BYTES, read_yaml
+from cluster.studies.cells import parse_suite
 from cluster.studies.study_runs import parse_study
-from cluster.studies.suite_options import parse_suite
 from fl.bounds import Settings
 from fl.errors import UserError
 from fl.federation import RunSpec

@@ -5,9 +5,8 @@ from dataclasses import fields
 import pytest
 
 from cluster.run.command_line import parse
-from cluster.run.options import LaunchOptions
+from cluster.run.options import LaunchOptions, SlurmOptions
 from cluster.run.run_dir import nested
-from cluster.run.slurm_options import SlurmOptions
 from fl.errors import UserError
 
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from cluster.hardware.gpus import Gpu
 from cluster.hardware.inventory import Inventory
 from cluster.run.command_line import parse
-from cluster.run.plan import print_dry_run, print_plan
 from cluster.run.prepare import Prepared, prepare
+from cluster.run.progress import print_dry_run, print_plan
 from fl.federation import Request
 
 ARGUMENTS = ["--runtime=inprocess", "--num-clients=4", "--data.max-train=100", "--data.max-test=9"]

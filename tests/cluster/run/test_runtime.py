@@ -41,6 +41,12 @@ TEST = shard(2, 2, 2)
 MACHINE = Inventory(node="host", cpus=3, memory_bytes=10**9, gpus=(), source="machine")
 
 
+@contextmanager
+def announced(published: Path) -> Iterator[None]:
+    yield published.touch()
+    published.unlink()
+
+
 class Clusters:
     """Instead of Ray's clusters: notes which were entered and which are still open."""
 
@@ -73,6 +79,7 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> Clusters:
     made = Clusters()
     monkeypatch.setattr(runtime, "joined_ray", made.joined)
     monkeypatch.setattr(runtime, "private_ray", made.private)
+    monkeypatch.setattr(runtime, "announced", announced)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
     return made
 
@@ -82,9 +89,11 @@ def test_without_an_address_a_run_has_a_cluster_of_its_own(
 ) -> None:
     with ray_cluster(Machine(), MACHINE, tmp_path):
         assert clusters.open == 1
+        assert (tmp_path / "ray-address").exists()
     ((kind, given),) = clusters.entered
     assert (kind, clusters.open) == ("private", 0)
-    assert given == {"whole": MACHINE.bundle, "published": tmp_path / "ray-address"}
+    assert given == {"whole": MACHINE.bundle}
+    assert not (tmp_path / "ray-address").exists()
 
 
 def test_a_cluster_that_is_named_is_joined(clusters: Clusters, tmp_path: Path) -> None:
@@ -142,7 +151,7 @@ def test_without_a_cluster_clients_train_in_this_process(tmp_path: Path) -> None
         payload=None,
     )
     here = Machine(runtime="inprocess")
-    with server() as one, open_executor(here, prepared, None, one, tmp_path, rounds=1) as executor:
+    with server() as one, open_executor(here, prepared, None, one, tmp_path) as executor:
         (packed,) = uploads(executor, [job]).values()
     assert unpack(bytes(packed))[0]["pid"].tolist() == [os.getpid()]
 
@@ -196,10 +205,6 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(runtime, "private_ray", made.private)
     monkeypatch.setattr(runtime, "import_ray", lambda: None)
 
-    @contextmanager
-    def announced(published: Path) -> Iterator[None]:
-        yield published.touch()
-
     monkeypatch.setattr(runtime, "announced", announced)
     return made
 
@@ -221,7 +226,7 @@ def test_a_ray_that_does_not_start_is_one_line_and_holds_nobody_up(
     with EarlyRay(wanted=True, fork=False) as early:
         early.begin(MACHINE)
         with pytest.raises(UserError, match=r"within 0.2 s.*--runtime inprocess"):
-            early.ready(tmp_path / "address").__enter__()
+            early.ready().__enter__()
     assert time.monotonic() - began < 5
     over.set()
 
@@ -231,8 +236,8 @@ def test_the_cluster_begins_beside_the_launch_and_ends_when_nothing_refers_to_it
 ) -> None:
     with EarlyRay(wanted=True, fork=False) as early:
         early.begin(MACHINE)
-        with early.ready(tmp_path / "address"):
-            assert (tmp_path / "address").exists()
+        with ray_cluster(Machine(), MACHINE, tmp_path, early):
+            assert (tmp_path / "ray-address").exists()
         # The run still holds what clients sent, which lies in the cluster.
         time.sleep(0.1)
         assert cluster.ended is None
@@ -260,7 +265,7 @@ def test_who_waits_for_a_cluster_that_failed_is_told_why(cluster: Cluster, tmp_p
     with EarlyRay(wanted=True, fork=False) as early:
         early.begin(MACHINE)
         with pytest.raises(UserError, match="too old"):
-            early.ready(tmp_path / "address").__enter__()
+            early.ready().__enter__()
 
 
 def test_a_launch_that_goes_no_further_ends_what_it_began(cluster: Cluster) -> None:

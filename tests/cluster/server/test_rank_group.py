@@ -262,7 +262,7 @@ def test_who_waits_is_told_which_key_is_missing(keeper: FakeActor) -> None:
 
 def test_a_process_that_died_is_a_lost_peer() -> None:
     class Dead:
-        def check(self, keys: list[str]) -> Reference:
+        def ask(self, verb: str, *arguments: Any) -> Reference:
             return Reference(error=ActorDiedError())
 
     with pytest.raises(PeerLostError, match="is gone"):

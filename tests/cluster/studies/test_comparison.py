@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from cluster.studies.cells import Cell
-from cluster.studies.comparison import Figure, Published, as_json, as_markdown, remarks
-from cluster.studies.convergence import (
+from cluster.studies.comparison import (
+    Figure,
+    Published,
+    as_json,
+    as_markdown,
     client_curves,
     loss_curve,
+    remarks,
     rising,
     still_falling,
     untrained_clients,

@@ -9,7 +9,7 @@ import pytest
 from cluster import grid
 from cluster.run.run_dir import locate
 from cluster.studies.comparison import Figure
-from cluster.studies.grids import parse_grid, picture_over
+from cluster.studies.grids import parse_grid
 from tests.cluster.commands import events
 from tests.undrawn import WRITE_REPORT, draw_nothing
 
@@ -114,25 +114,24 @@ def test_what_is_wrong_is_one_line_before_anything_runs(
 
 
 def test_without_seeds_among_the_values_the_options_have_it() -> None:
-    grid = parse_grid(["method=fedavg,fedprox", "--seed=5"])
-    assert (grid.seeds, {launch.run.seed for launch in grid.runs.values()}) == ((5,), {5})
-    assert parse_grid(["method=fedavg", "seed=1,2"]).seeds == (1, 2)
+    for words, seeds in ((["--seed=5"], [5, 5]), (["seed=1,2"], [1, 2, 1, 2])):
+        runs, _, _ = parse_grid(["method=fedavg,fedprox", *words])
+        assert [seed for _, seed in runs] == [launch.run.seed for launch in runs.values()] == seeds
 
 
 def test_the_picture_has_a_panel_for_each_combination_of_the_other_settings() -> None:
-    made = parse_grid(["alpha=0.5,5", "rounds=1,2", "--method=fedavg"])
-    exhibit = picture_over(made.axes, made.name)
-    figures = [Figure(cell, ({"accuracy": 0.5},)) for cell, _ in made.runs]
+    runs, _, exhibit = parse_grid(["alpha=0.5,5", "rounds=1,2", "--method=fedavg"])
+    figures = [Figure(cell, ({"accuracy": 0.5},)) for cell, _ in runs]
     drawn = exhibit.draw(figures)
     assert [axes.get_title() for axes in drawn.axes] == ["rounds 1", "rounds 2"]
     assert {axes.get_xlabel() for axes in drawn.axes} == {"alpha"}
 
 
 def test_rounds_are_marked_by_whole_numbers() -> None:
-    made = parse_grid(["method=fedavg,fedprox", "--rounds=2"])
+    runs, _, exhibit = parse_grid(["method=fedavg,fedprox", "--rounds=2"])
     result = {"accuracy": 0.5, "start_accuracy": 0.1, "accuracy_curve": [0.4, 0.5]}
-    figures = [Figure(cell, (result,)) for cell, _ in made.runs]
-    (axes,) = picture_over(made.axes, made.name).draw(figures).axes
+    figures = [Figure(cell, (result,)) for cell, _ in runs]
+    (axes,) = exhibit.draw(figures).axes
     assert all(float(tick).is_integer() for tick in axes.get_xticks())
 
 

@@ -12,9 +12,9 @@ from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from cluster.run.run_dir import claim
 from cluster.studies import suite_runs
+from cluster.studies.cells import EXHIBITS, parse_suite
 from cluster.studies.comparison import Cell, Figure, as_markdown
 from cluster.studies.exhibits import Exhibit
-from cluster.studies.suite_options import EXHIBITS, parse_suite
 from cluster.studies.suite_runs import Runs, describe
 from fl.errors import ClientFailed, UserError
 from fl.events import Phase, Preparing, RunStart
