@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels import reference
 from kernels.backends import grouping, resolve
 from kernels.exact import (
     TOO_LARGE,
@@ -25,6 +24,7 @@ from kernels.groups import (
     refuse_large_samples,
     refuse_unfit_labels,
     refuse_unfit_samples,
+    share,
 )
 
 VISIT = 1 << 26  # elements of samples on the host that visit the device together: 256 MiB
@@ -165,7 +165,7 @@ def nearest_to_centroid(
     flat = flatten(samples)
     _check(flat, labels, num_classes, keep)
     if resolve(backend, flat.device) == "reference":
-        return Filtered(*reference.nearest(flat, labels, num_classes, keep))
+        return _reference(flat, labels, num_classes, keep)
     local = Local(flat, labels, num_classes, device=flat.device, backend=backend)
     return nearest_of(local, keep, step)
 
@@ -198,6 +198,33 @@ def nearest_of(parts: Local, keep: float, step: float | None = None) -> Filtered
         exact = parts.ordered_distances(rows, centroids).to(rows.device)
         settle(stay, rows, exact, labels, quota)
     return Filtered(numbers(stay, num_kept), distances, centroids)
+
+
+def _reference(flat: Tensor, labels: Tensor, num_classes: int, keep: float) -> Filtered:
+    """The reference backend: Algorithm 2 as a loop over the classes, in float64."""
+    if not ((labels >= 0) & (labels < num_classes)).all():
+        refuse_unfit_labels(num_classes)
+    samples = flat.double()
+    if not torch.isfinite(samples).all():
+        refuse_unfit_samples(flat)
+    largest = float(samples.abs().max()) if len(samples) else 0.0
+    unit = unit_for(largest)
+    distances = samples.new_zeros(len(samples))
+    centroids = samples.new_zeros(num_classes, samples.shape[1], dtype=torch.float32)
+    numerator, denominator = share(keep)
+    kept = [labels.new_empty(0, dtype=torch.int64)]
+    for c in range(num_classes):
+        own = (labels == c).nonzero().squeeze(1)
+        if len(own) == 0:
+            continue
+        units = (samples[own] / unit).round().long().sum(0)
+        centroids[c] = units.double() / len(own) * unit
+        distances[own] = ordered_distances(samples[own], centroids[c].expand_as(samples[own]))
+        stay = max(1, len(own) * numerator // denominator)
+        kept.append(own[torch.sort(distances[own], stable=True).indices[:stay]])
+    if largest > TOO_LARGE or not torch.isfinite(distances.square().float()).all():
+        refuse_large_samples()
+    return Filtered(torch.cat(kept).sort().values, distances.float(), centroids)
 
 
 def flatten(samples: Tensor) -> Tensor:
