@@ -47,9 +47,8 @@ from fl.data.shard import Shard
 from fl.events import Epoch, Event, Events
 from fl.federation import Batch, RunSpec
 from fl.fusion.distillation import FusionLoss
-from fl.fusion.fit import Fit, FitConfig, FitSpec, Inference
+from fl.fusion.fit import Fit, FitConfig, FitSpec, Inference, State
 from fl.fusion.server import Server, SingleServer
-from fl.fusion.state import State
 from fl.json_files import JsonObject
 from fl.models import build_classifier
 from fl.process import arithmetic

@@ -5,10 +5,10 @@ computes its slice of every batch, and the summed gradient is that of the global
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from fl.bounds import Count, Positive, Settings, Within
 from fl.federation import Batch
 from fl.fusion.group import Group
-from fl.fusion.state import State, put_aside
 from fl.fusion.whole_batch import (
     WholeBatch,
     is_our_loss,
@@ -26,6 +25,7 @@ from fl.fusion.whole_batch import (
     needs_whole_batch,
     says_what_it_is,
 )
+from fl.json_files import JsonObject
 from fl.models.registry import smallest_batch
 from fl.seeding import seed_for, seed_streams, streams_restored, torch_generator
 from fl.server import Loss
@@ -81,6 +81,73 @@ class FitConfig(Settings):
             return self.lr
         share = (epoch - 1 + passed) / self.epochs
         return self.lr * (1 + math.cos(math.pi * share)) / 2
+
+
+# A fit's state, put aside while the fit goes on: a GPU's travels to the host meanwhile.
+
+
+class State:
+    """Values as they were when they were put aside: tensors on the host, in dicts and lists.
+
+    Pickled it waits for them, and is these values.
+    """
+
+    def __init__(
+        self,
+        values: JsonObject,
+        arrived: torch.cuda.Event | None = None,
+        sent: JsonObject | None = None,
+    ) -> None:
+        """
+        Args:
+            values: on the host, or on their way there.
+            arrived: when they are there.
+            sent: what is copied from a GPU: its memory must not be used again before it arrived.
+        """
+        self._values, self._arrived, self._sent = values, arrived, sent
+
+    @property
+    def values(self) -> JsonObject:
+        """The values; waits until they are here."""
+        arrived = self._arrived  # another thread, which writes them, may ask meanwhile
+        if arrived is not None:
+            arrived.synchronize()
+            self._arrived, self._sent = None, None
+        return self._values
+
+    def on(self, device: torch.device) -> JsonObject:
+        """The values on a device; on the host these tensors themselves."""
+        return _each(self.values, lambda tensor: tensor.to(device))
+
+    def __reduce__(self) -> tuple[type["State"], tuple[JsonObject]]:
+        return State, (self.values,)
+
+
+def put_aside(values: JsonObject, device: torch.device) -> State:
+    """A state of these values. The host does not wait for ``device``, where the tensors are: they
+    are copied there at once, and by a stream of their own to pinned memory."""
+    copies = _each(values, lambda tensor: tensor.detach().clone())
+    if device.type != "cuda":
+        return State(copies)
+    aside = torch.cuda.Stream(device)
+    aside.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(aside):
+        values = _each(copies, _to_pinned)
+        return State(values, aside.record_event(), copies)
+
+
+def _to_pinned(tensor: Tensor) -> Tensor:
+    there = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    return there.copy_(tensor, non_blocking=True)
+
+
+def _each(values: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """The values with the function of each tensor in its place."""
+    if isinstance(values, dict):
+        return {name: _each(value, function) for name, value in values.items()}
+    if isinstance(values, list):
+        return [_each(value, function) for value in values]
+    return function(values) if isinstance(values, Tensor) else values
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,8 @@ from fl.data.shard import Shard
 from fl.errors import ServerFailed, UserError
 from fl.federation import Batch, RunSpec
 from fl.fusion.distillation import agreed_logits
-from fl.fusion.fit import Fit, FitSpec, Inference
+from fl.fusion.fit import Fit, FitSpec, Inference, State
 from fl.fusion.group import Group
-from fl.fusion.state import State
 from fl.fusion.synthesis import Draw, Drawn, draw_samples
 from fl.metrics.accuracy import answers, confusion, scores
 from fl.models import Decoder, in_fast_layout

@@ -23,9 +23,8 @@ from fl.events import Epoch, Events
 from fl.federation import Batch, RunSpec
 from fl.fusion.checkpoints import Checkpoints, name_of
 from fl.fusion.distillation import TeacherWeights
-from fl.fusion.fit import STATE_FORM, FitConfig, FitSpec, Inference
+from fl.fusion.fit import STATE_FORM, FitConfig, FitSpec, Inference, put_aside
 from fl.fusion.rank import COLUMNS, Rank, Report
-from fl.fusion.state import put_aside
 from fl.fusion.synthesis import PIXEL, Draw, Drawn, plan_draws, portions, share_out, still_asked
 from fl.metrics.accuracy import accuracies
 from fl.models import Decoder
