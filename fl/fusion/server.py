@@ -224,6 +224,10 @@ class Server(ABC):
         blocks = self._get(samples.columns[column])
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
+    def pictures(self, samples: Samples, kept: Tensor) -> dict[str, Tensor]:
+        """Fields of :attr:`fl.server.Outcome.synthetic`: all images, and which were ``kept``."""
+        return {**{n: self.fetch(samples, n) for n in ("images", "labels")}, "kept": kept}
+
     def place(self, data: Batch) -> Samples:
         """Makes samples of tensors in this process, divided among the ranks.
 

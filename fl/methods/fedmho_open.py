@@ -123,11 +123,7 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
         model=model,
         start=start,
         epochs=result.epochs,
-        synthetic={
-            "images": server.fetch(plain, "images"),
-            "labels": server.fetch(plain, "labels"),
-            "kept": kept,
-        },
+        synthetic=server.pictures(plain, kept),
         figures={
             "synthetic": {"generated": len(plain), "kept": len(kept)},
             "open_set": len(lessons["images"]) - len(kept),
