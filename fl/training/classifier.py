@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from fl.models.common import AnyBatchNorm, ModelInfo, load_sent, state_sent
 from fl.models.registry import MODELS, smallest_batch, smallest_batch_of
 from fl.plausible import Trial, askable, check_reach, extent, extents, trial_inputs
 from fl.seeding import seeded
+from fl.training.features import check_head
 from fl.training.losses import Losses, losses_of
 from fl.training.optimizers import SGD, Adam, Paced, Proximal, Schedule
 from fl.training.recipe import HeldOut, Recipe, epochs_of, parts_of
@@ -46,6 +47,9 @@ class Architecture(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class ClassifierConfig(RecipeTraining, Settings):
     """Local training of a classifier client (Eq. 2). It uploads ``classifier.*``."""
+
+    needs_head: ClassVar[str | None] = None
+    """The method by which such clients train, where it looks at what enters the model's head."""
 
     model: Annotated[str, OneOf(CLASSIFIERS)] = "vgg9"
     """Classifier architecture, such as vgg9 or cnn; all are in docs/methods/models.md."""
@@ -128,7 +132,7 @@ class ClassifierConfig(RecipeTraining, Settings):
         )
 
     def check(self, run_spec: RunSpec) -> None:
-        """Raises `UserError` if the classifier cannot take such samples."""
+        """Raises `UserError` if the classifier cannot take such samples, or lacks a head."""
         run_spec = self.answered(run_spec)
         inputs, classes = run_spec.inputs, run_spec.outputs
         check_classifier(self.model, inputs, classes, width=self.width)
@@ -149,6 +153,8 @@ class ClassifierConfig(RecipeTraining, Settings):
                 f"batch_size is {self.batch_size}; on such samples {self.model} needs at least "
                 f"{least}, since its BatchNorm needs two values per channel"
             )
+        if self.needs_head:
+            check_head(self.needs_head, self.model, self.width, run_spec)
 
     @torch.no_grad()
     def _check_form(self, run_spec: RunSpec) -> None:
