@@ -9,11 +9,11 @@ nor their mean leave the client, since no noise hides them.
 import math
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from importlib.util import find_spec
-from typing import Annotated, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -132,6 +132,9 @@ class _PrivateTraining(EpochTraining):
         """The task that such a client runs."""
         return train_privately
 
+    start: ClassVar[Callable[[Any, RunSpec], nn.Module]]
+    """Method that makes the model with its first weights."""
+
     def for_samples(self, num_samples: int) -> Self:
         """The record with the noise of a client that has so many samples."""
         sampling = Sampling.of(num_samples, self.batch_size, self.epochs * self.rounds)
@@ -143,14 +146,16 @@ class _PrivateTraining(EpochTraining):
         short, samples = super().probe(steps, num_classes)
         return replace(short, noise=1.0, spent=0.0), samples
 
-    def refuse_leaks(self, name: str, model: nn.Module) -> None:
-        """Raises `UserError` for what lets a sample through that no noise hides."""
+    def check(self, run_spec: RunSpec) -> None:
+        """Raises `UserError` for images that the model cannot take, or make, and for what lets a
+        sample through that no noise hides."""
+        super().check(run_spec)
         if any(getattr(self, setting, None) for setting in ("patience", "validation")):
             raise UserError("dp.epsilon goes without patience and validation, which look at losses")
-        for layer_name, layer in model.named_modules():
+        for name, layer in self.start(run_spec).named_modules():
             if isinstance(layer, AnyBatchNorm) or [*layer.buffers(recurse=False)]:
                 raise UserError(
-                    f"dp.epsilon cannot train {name}: its {layer_name} is a "
+                    f"dp.epsilon cannot train {self.model}: its {name} is a "
                     f"{type(layer).__name__}, which mixes samples or keeps something of them"
                 )
 
@@ -159,20 +164,14 @@ class _PrivateTraining(EpochTraining):
 class PrivateClassifier(_PrivateTraining, ClassifierConfig):
     """A classifier client that trains by DP-SGD; it uploads ``classifier.*``."""
 
-    def check(self, run_spec: RunSpec) -> None:
-        """Raises `UserError` for images that it cannot take, and for what would leak."""
-        ClassifierConfig.check(self, run_spec)
-        self.refuse_leaks(self.model, starting_classifier(self, run_spec))
+    start = starting_classifier
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateGenerator(_PrivateTraining, GeneratorConfig):
     """A generator client that trains by DP-SGD; its label counts are uploaded as they are."""
 
-    def check(self, run_spec: RunSpec) -> None:
-        """Raises `UserError` for images that it cannot make, and for what would leak."""
-        GeneratorConfig.check(self, run_spec)
-        self.refuse_leaks(self.model, starting_generator(self, run_spec))
+    start = starting_generator
 
 
 RECORDS = {ClassifierConfig: PrivateClassifier, GeneratorConfig: PrivateGenerator}
