@@ -25,7 +25,7 @@ from fl.models import Decoder, in_fast_layout
 from fl.process import threads
 from fl.targets import Targets
 from fl.training.recipe import check_labels
-from fl.training.reduced import reduced
+from fl.training.reduced import Reduced
 from kernels.filter import Local, nearest_of
 from kernels.groups import Sums
 
@@ -195,7 +195,7 @@ class Rank:
     ) -> Tensor:
         """``total`` plus the teacher's logits, (N, classes), in eval mode."""
         self._here(teacher).eval()
-        with reduced(teacher), self._computing_in(inference):
+        with Reduced(teacher), self._computing_in(inference):
             parts = [teacher(rows.to(self.device)) for rows in images.split(ASKED)]
         logits = torch.cat(parts).float()
         return logits if total is None else total.to(self.device) + logits

@@ -25,7 +25,7 @@ from fl.training.optimizers import (
     Proximal,
     innermost,
 )
-from fl.training.reduced import reduced
+from fl.training.reduced import Reduced
 
 # The one training loop of all clients and of the server.
 
@@ -444,7 +444,7 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
     with (
         seeded(inputs.run_spec.seed, dropout, inputs.client.id),
         # An anchor has the shapes of the weights as they are.
-        reduced(recipe.model, recipe.optimizer, when=recipe.anchor is None) as own,
+        Reduced(recipe.model, recipe.optimizer, when=recipe.anchor is None) as own,
     ):
         minimise(steps(), [recipe.parameters], optimizer_of([recipe]), own.scale_gradients)
     return mean_loss.output()
