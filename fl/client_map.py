@@ -16,8 +16,7 @@ from fl.errors import ClientFailed, ServerFailed, UserError
 from fl.events import ClientDropped, ClientEnd, Events
 from fl.exchange import Message, StoredTensors, Upload, visible
 from fl.federation import Client, Executor, Job, Memory, Update, UpdateStore
-from fl.plausible import outliers
-from fl.receiving import Check, largest_values, receive
+from fl.receiving import Check, largest_values, outliers, receive
 
 OnFailure = Literal["stop", "drop"]
 """Whether a run stops, or drops the client and goes on, when a client has failed for good."""

@@ -18,7 +18,7 @@ NOT_COUNTED = -100
 LEAST_SPREAD = 1e-12
 """The least variance of values, by which scores are divided."""
 LARGEST_VALUE = 1e4
-"""Of a target: what clients answer is taken for a lie far above it (:mod:`fl.plausible`)."""
+"""Of a target: what clients answer is taken for a lie far above it (:mod:`fl.receiving`)."""
 FEW_CLASSES = 1000
 """More are allowed where there are as many samples, since labels count the classes from 0."""
 

@@ -21,8 +21,7 @@ from cluster.run.command_line import CALL, FLATTENED, OWN, RECORDED, flatten, lo
 from cluster.run.identity import identity
 from cluster.run.options import Launch
 from fl.config import RunConfig
-from fl.data.by_path import is_path
-from fl.data.catalogue import short_name
+from fl.data.catalogue import is_path, short_name
 from fl.errors import UserError
 from fl.json_files import JsonObject, SettingValues
 from fl.whole_files import printable, refused_by_disk, write_atomically

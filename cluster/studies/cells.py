@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from cluster.studies.comparison import Cell, PublishedRow, Scale, rows
-from fl.data.by_path import find_names
+from fl.data.catalogue import find_names
 from fl.errors import UserError
 from fl.methods.prototypes import PrototypesConfig
 from fl.methods.registry import get_method

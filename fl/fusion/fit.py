@@ -15,16 +15,8 @@ from torch import Tensor, nn
 
 from fl.bounds import Count, Positive, Settings, Within
 from fl.federation import Batch
+from fl.fusion import whole_batch
 from fl.fusion.group import Group
-from fl.fusion.whole_batch import (
-    WholeBatch,
-    is_our_loss,
-    is_our_model,
-    keeps_rows_apart,
-    members_of,
-    needs_whole_batch,
-    says_what_it_is,
-)
 from fl.json_files import JsonObject
 from fl.models.registry import smallest_batch
 from fl.seeding import seed_for, seed_streams, streams_restored, torch_generator
@@ -209,19 +201,19 @@ class Fit:
         first = next(iter(data.values()))
         self._size, self._home = len(first), first.device
         self._device = next(model.parameters()).device
-        ours = is_our_model(model)
-        self._ours = ours and is_our_loss(spec.loss)
+        ours = whole_batch.is_our_model(model)
+        self._ours = ours and whole_batch.is_our_loss(spec.loss)
         self._apart = ours or "images" in data
         if self._apart and not ours:
             batch = data["images"][: config.batch_size].to(self._device)
-            self._apart = keeps_rows_apart(model, batch)
+            self._apart = whole_batch.keeps_rows_apart(model, batch)
         self._group = group or Group()
         self.undivided = self._undivided() if self._group.size > 1 else None
         """Why each of several ranks trains on whole batches; None if they share them."""
         if self.undivided:
             self._group = Group()
-        several = self._group.size > 1 and needs_whole_batch(model, spec.loss)
-        self._whole = WholeBatch(model, self._group) if several else None
+        several = self._group.size > 1 and whole_batch.needs_whole_batch(model, spec.loss)
+        self._whole = whole_batch.WholeBatch(model, self._group) if several else None
         # Cutting gradients needs the norm that they have for the model's own weights.
         self._reduced = Reduced(model, config.make_optimizer(), when=config.clip is None)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
@@ -251,7 +243,7 @@ class Fit:
             if "images" in self._data:
                 return f"{name} mixes a batch's rows, draws numbers or counts in training"
             return f"{name} cannot be tried without a column images"
-        if says_what_it_is(self._spec.loss):
+        if whole_batch.says_what_it_is(self._spec.loss):
             return None
         return "its loss has no attribute whole_batch, to be False for a mean over samples"
 
@@ -354,7 +346,7 @@ class Fit:
         """Changes the gradients between the backward pass and the update."""
         self._reduced.scale_gradients()
         if self._config.clip is not None:
-            for part in members_of(self._model):
+            for part in whole_batch.members_of(self._model):
                 nn.utils.clip_grad_norm_(part.parameters(), self._config.clip)
 
     def _own_loss(self, epoch: int, rows: Tensor) -> Tensor:

@@ -245,12 +245,7 @@ class Rank:
         """
         model, data = self._here(spec.model), self._gathered(spec.columns)
         _check_labels(spec, data, self.run_spec)
-        fit = Fit(
-            replace(spec, model=model),
-            data,
-            seed=self.run_spec.seed,
-            group=self.group,
-        )
+        fit = Fit(replace(spec, model=model), data, seed=self.run_spec.seed, group=self.group)
         saved = monotonic()
         for epoch, losses in enumerate(fit.epochs(), start=fit.done + 1):
             if not losses.isfinite().all():

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fl.bounds import MOST, AtLeast, AtMost, Count, OneOf, Positive, Settings
-from fl.condensation.augment import KINDS, draw_augmentation
+from fl.condensation.images import KINDS, draw_augmentation
 from fl.exchange import Tensors
 from fl.federation import Batch, RunSpec
 from fl.fusion.fit import FitConfig

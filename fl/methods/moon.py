@@ -45,12 +45,10 @@ class LocalMoon(AfterFedAvg, ClassifierConfig):
             away = torch.zeros_like(towards)
             if last is not None:
                 away = features_of(last, images, self.batch_size)
-            return {"towards": towards, "away": away}
+            contrasted = torch.full((len(images),), float(last is not None), device=images.device)
+            return {"towards": towards, "away": away, "contrasted": contrasted}
 
-        columns = {"contrasted": torch.full((len(inputs.shard),), float(last is not None))}
-        return classifier_recipe(
-            inputs, self, model, losses=self.losses, columns=columns, asked=asked
-        )
+        return classifier_recipe(inputs, self, model, losses=self.losses, asked=asked)
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """Eq. 4, (B,): CE(f_w(x), y) + mu * :func:`contrast`."""

@@ -29,10 +29,8 @@ from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig, starting_generator
 from fl.training.recipe import EpochTraining, LossesOf, Recipe, optimizer_of, parts_of
 
-# The settings of differential privacy, and the noise that a budget needs, by Opacus' accountant.
-#
-# A client's upload is (epsilon, delta)-differentially private towards each of its samples, added or
-# removed, by DP-SGD (Abadi et al., CCS 2016): :mod:`fl.training.private`.
+# The settings of differential privacy, and the noise that a budget needs, by Opacus' accountant. A
+# client's upload is (epsilon, delta)-private towards each of its samples, added or removed.
 
 ACCOUNTANT = "rdp"
 """Renyi differential privacy, an upper bound on what is spent. Opacus' PRV accountant is tighter,
@@ -149,7 +147,7 @@ class _PrivateTraining(EpochTraining):
     def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` for images that the model cannot take, or make, and for what lets a
         sample through that no noise hides."""
-        super().check(run_spec)
+        super().check(run_spec)  # type: ignore[safe-super]  # the other parent's
         if any(getattr(self, setting, None) for setting in ("patience", "validation")):
             raise UserError("dp.epsilon goes without patience and validation, which look at losses")
         for name, layer in self.start(run_spec).named_modules():
