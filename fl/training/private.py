@@ -201,7 +201,7 @@ def train_privately(inputs: TaskInput) -> TaskOutput:
     parameters = recipe.parameters
     optimizer = optimizer_of([recipe])
     expected = min(config.batch_size, len(inputs.shard)) if recipe.reduction == "mean" else 1
-    draw = _draws(inputs, "local/dp-noise")
+    draw = _Draws(inputs, "local/dp-noise")
     dropout = in_round("local/dropout", inputs.round)
     with seeded(inputs.run_spec.seed, dropout, inputs.client.id):
         for batch in poisson_batches(inputs, config):
@@ -232,7 +232,7 @@ def poisson_batches(
     if isinstance(config, GeneratorConfig):  # a decoder is to make samples as they are
         shard = replace(shard, augment=None)
     sampling = Sampling.of(size, config.batch_size, config.epochs)
-    draw, latents = _draws(inputs, "local/dp-batches"), inputs.stream("local/latent")
+    draw, latents = _Draws(inputs, "local/dp-batches"), inputs.stream("local/latent")
     readings = inputs.stream("local/readings")
     for _ in range(sampling.steps):
         chosen = draw.uniform(size) < sampling.rate
@@ -273,8 +273,10 @@ class _Draws:
     begins with 32 of its seed's bits, which can all be tried.
     """
 
-    def __init__(self, stream: torch.Generator | None) -> None:
-        self._stream = stream
+    def __init__(self, inputs: TaskInput, purpose: str) -> None:
+        config = inputs.client.training
+        assert isinstance(config, PrivateClassifier | PrivateGenerator)
+        self._stream = inputs.stream(purpose) if config.noise_from_seed else None
 
     def uniform(self, size: int) -> Tensor:
         """float64 (size,) in [0, 1)."""
@@ -288,9 +290,3 @@ class _Draws:
         if self._stream is not None:
             return torch.randn(shape, generator=self._stream)
         return torch.special.ndtri(self.uniform(math.prod(shape))).float().reshape(shape)
-
-
-def _draws(inputs: TaskInput, purpose: str) -> _Draws:
-    config = inputs.client.training
-    assert isinstance(config, PrivateClassifier | PrivateGenerator)
-    return _Draws(inputs.stream(purpose) if config.noise_from_seed else None)
