@@ -17,8 +17,7 @@ from fl.events import Events
 from fl.exchange import ClientNote, Tensors, Upload, prefixed, unpack
 from fl.executor import InProcess
 from fl.federation import Job, Training
-from fl.plausible import LEAST_APART
-from fl.receiving import receive
+from fl.receiving import LEAST_APART, receive
 from fl.seeding import torch_generator
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig, starting_decoder

@@ -47,15 +47,14 @@ from fl.data.shard import Shard
 from fl.events import Epoch, Event, Events
 from fl.federation import Batch, RunSpec
 from fl.fusion.distillation import FusionLoss
-from fl.fusion.fit import Fit, FitConfig, FitSpec, Inference
+from fl.fusion.fit import Fit, FitConfig, FitSpec, Inference, State
 from fl.fusion.server import Server, SingleServer
-from fl.fusion.state import State
 from fl.json_files import JsonObject
 from fl.models import build_classifier
 from fl.process import arithmetic
 from fl.seeding import seeded, torch_generator
 from fl.training.masks import sample_dropout, sample_keys
-from fl.training.reduced import reduced
+from fl.training.reduced import Reduced
 
 PROBLEM = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 LOSS = FusionLoss(ce_weight=0.5, kd_weight=0.5)
@@ -202,7 +201,7 @@ def step_bounds(setting: Setting, flops: int, device: torch.device) -> dict[str,
     written, and Adam reads four numbers and writes three, of 4 bytes each.
     """
     student = network(0, setting.options)
-    with reduced(student):
+    with Reduced(student):
         weights = sum(p.numel() for p in student.parameters())
     return {
         "flop": flops / matrix_rate(setting.precision, device),

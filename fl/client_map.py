@@ -1,21 +1,22 @@
 """One map over clients: its jobs run or are found in the store, and their uploads are received."""
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import starmap
 from typing import Literal
 
+import torch
+
 from fl.errors import ClientFailed, ServerFailed, UserError
 from fl.events import ClientDropped, ClientEnd, Events
 from fl.exchange import Message, StoredTensors, Upload, visible
 from fl.federation import Client, Executor, Job, Memory, Update, UpdateStore
-from fl.plausible import outliers
-from fl.receiving import Check, largest_values, receive
-from fl.storing import Ended, store_each
+from fl.receiving import Check, largest_values, outliers, receive
 
 OnFailure = Literal["stop", "drop"]
 """Whether a run stops, or drops the client and goes on, when a client has failed for good."""
@@ -24,6 +25,10 @@ Recipient = Literal["server", "test", "peers", "client"]
 or the client's own memory, so that no update has it."""
 GoesTo = Callable[[Client, str], Recipient]
 """The recipient of a client's tensor of that name."""
+Ended = tuple[Job, Upload | ClientFailed]
+"""A job, and what became of it."""
+MOST_THREADS = 3
+"""To hash and write a small upload takes twice as long as to check it."""
 
 
 @dataclass(kw_only=True)
@@ -241,6 +246,37 @@ class ClientMap:
             seconds=upload.note.seconds,
             reused=reused,
         )
+
+
+def store_each(
+    ended: Iterable[Ended], put: Callable[[Job, Upload], None]
+) -> Generator[Ended, None, None]:
+    """Yields what has ended, in its order, each upload once it is stored.
+
+    Threads store only where torch may use several cores, and what another upload follows at once:
+    after any other the next one may be long in coming. One upload more is being stored than there
+    are threads, at most. What an end or an error finds at work is stored before it goes on.
+
+    Args:
+        ended: what may be stored.
+        put: stores an upload; what it raises is raised here when it is the upload's turn.
+    """
+    threads = min(torch.get_num_threads(), MOST_THREADS)
+    with ThreadPoolExecutor(threads) as pool:
+        at_work = deque[tuple[Ended, Callable[[], None]]]()
+        for job, outcome in ended:
+            follows, wait = False, lambda: None
+            if isinstance(outcome, Upload):
+                follows = outcome.followed and threads > 1
+                if follows or at_work:
+                    wait = pool.submit(put, job, outcome).result
+                else:
+                    put(job, outcome)
+            at_work.append(((job, outcome), wait))
+            while len(at_work) > (threads if follows else 0):
+                first, wait = at_work.popleft()
+                wait()
+                yield first
 
 
 def drop(

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import tyro
 
 from fl.bounds import Clients, Count, OneOf, Pixels, Positive, Seed, Settings, Within
-from fl.data.by_path import FOLDER, find_names
-from fl.data.catalogue import DatasetName, dataset_info
+from fl.data.catalogue import FOLDER, DatasetName, dataset_info, find_names
 from fl.data.datasets import NAMES
 from fl.data.partition import PartitionConfig
 from fl.errors import UserError

@@ -131,16 +131,10 @@ class Inputs:
         return tuple(found)
 
 
-@dataclass(frozen=True)
-class TakesParts:
-    """A forward pre-hook that gives a model the parts of its samples one by one."""
-
-    inputs: Inputs
-
-    def __call__(self, module: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The parts, where a single tensor of their bytes was given."""
-        whole = len(given) == 1 and given[0].dtype == torch.uint8 and given[0].ndim == 2
-        return self.inputs.one_by_one(given[0]) if whole else given
+def take_parts(inputs: Inputs, module: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A model's forward pre-hook: the parts one by one of a single tensor of their bytes."""
+    whole = len(given) == 1 and given[0].dtype == torch.uint8 and given[0].ndim == 2
+    return inputs.one_by_one(given[0]) if whole else given
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:

@@ -1,7 +1,8 @@
 """What a model is to answer where that is no class of the sample, with its loss and score."""
 
+import logging
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -9,12 +10,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fl.errors import UserError
+from fl.inputs import is_whole
 
 Kind = Literal["values", "labels", "tokens"]
 NOT_COUNTED = -100
 """The token of a place that counts neither in losses nor in scores, such as padding."""
 LEAST_SPREAD = 1e-12
 """The least variance of values, by which scores are divided."""
+LARGEST_VALUE = 1e4
+"""Of a target: what clients answer is taken for a lie far above it (:mod:`fl.receiving`)."""
+FEW_CLASSES = 1000
+"""More are allowed where there are as many samples, since labels count the classes from 0."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -80,3 +88,58 @@ class Targets:
             return ((answers > 0) == (targets > 0)).float().mean(1)
         right = (answers.argmax(-1) == targets).float().sum(1)
         return right / (targets != NOT_COUNTED).sum(1)
+
+
+# Labels and targets as they were given.
+
+
+def stored_targets(labels: np.ndarray) -> dict[str, Any]:
+    """``labels``, int64 (N,), by integers, one for each sample; or ``targets`` beside labels of 0.
+
+    Floats, (N,) or (N, D), are values, float32; 0 and 1, (N, L), are L labels, uint8; other
+    integers, (N, T), are tokens, int64.
+
+    Raises:
+        UserError: they are none of these, or look like something else.
+    """
+    if labels.ndim == 1 and is_whole(labels):
+        return {"labels": labels}
+    targets: np.ndarray | None = None
+    if labels.dtype.kind == "f" and labels.ndim in (1, 2) and np.isfinite(labels).all():
+        targets = _values(labels)
+    elif labels.ndim == 2 and is_whole(labels) and (labels[labels < 0] == NOT_COUNTED).all():
+        targets = labels.astype(np.uint8 if abs(labels).max(initial=0) <= 1 else np.int64)
+        if targets.dtype == np.uint8 and (targets.sum(1) == 1).all():
+            raise UserError(
+                "labels with a single 1 in each row look like one-hot classes: give integers, as "
+                "by labels.argmax(1)"
+            )
+    if targets is None or not targets.shape[1]:
+        raise UserError(
+            f"labels of type {labels.dtype} and shape {labels.shape}; expected "
+            "integers below 2**63, one for each sample, or targets: finite floats, (N,) or (N, D), "
+            "or integers, (N, L), of 0 and more, or -100 for a place that does not count"
+        )
+    return {"labels": np.zeros(len(labels), np.int64), "targets": targets}
+
+
+def _values(values: np.ndarray) -> np.ndarray:
+    """float32 (N, D)."""
+    if np.isin(values, (0, 1)).all():
+        raise UserError("targets of floats that are 0 or 1: give integers, for classes or labels")
+    found = np.unique(values)
+    if len(found) <= FEW_CLASSES and np.array_equal(found, np.arange(len(found))):
+        raise UserError(
+            f"targets of the floats 0 to {len(found) - 1}: give integers for classes; "
+            "standardise them, as (y - mean) / deviation, for values"
+        )
+    few = 1 < len(found) <= min(20, len(values) / 10)  # as classes are
+    if few and np.array_equal(found, np.round(found)):
+        line = "targets: %d whole numbers as floats are learned as values; integers are classes"
+        log.warning(line, len(found))
+    if (most := float(np.abs(values).max(initial=0))) > LARGEST_VALUE:
+        raise UserError(
+            f"targets up to {most:g}; allowed: {LARGEST_VALUE:g}: standardise them, as "
+            "(y - mean) / deviation"
+        )
+    return values.reshape(len(values), -1).astype(np.float32)

@@ -43,7 +43,7 @@ def resolve(backend: str, device: torch.device) -> str:
 @cache
 def _compiles() -> bool:
     """Whether Triton can compile a kernel for the GPU and run it, for which it needs gcc."""
-    from kernels.triton_dropout import dropped
+    from kernels.triton_fused import dropped
 
     try:
         dropped(torch.ones(1, 1, device="cuda"), torch.ones(1, 1, device="cuda").long(), 0, 0, 1.0)

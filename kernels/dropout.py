@@ -29,7 +29,7 @@ def drop(x: Tensor, keys: Tensor, stream: int, p: float, backend: str = "auto") 
     """
     first, threshold, scale = numbers_of(stream, p)
     if resolve(backend, x.device) == "triton":
-        from kernels.triton_dropout import dropped
+        from kernels.triton_fused import dropped
 
         return dropped(x, keys, first, threshold, scale)
     bits = draw_bits(keys, stream, x.shape[1:].numel()).view(x.shape)

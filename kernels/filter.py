@@ -6,26 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels import reference
-from kernels.backends import grouping, resolve
-from kernels.exact import (
-    TOO_LARGE,
-    class_thresholds,
-    means,
-    numbers,
-    ordered_distances,
-    separated,
-    settle,
-    unit_for,
-)
-from kernels.groups import (
-    Groups,
-    Sums,
-    quotas,
-    refuse_large_samples,
-    refuse_unfit_labels,
-    refuse_unfit_samples,
-)
+from kernels import backends, exact, groups
 
 VISIT = 1 << 26  # elements of samples on the host that visit the device together: 256 MiB
 TIED = 1 << 20  # elements taken to float64 together
@@ -50,8 +31,8 @@ class Local:
         """``flat``: (N, F) float32, float16 or bfloat16, on the device or on the host."""
         self.flat, self.num_classes, self.num_features = flat, num_classes, flat.shape[1]
         self.labels = self.all_labels = labels.to(device).long()
-        self._device, self._group = device, grouping(resolve(backend, device))
-        self._all: Groups | None = None
+        self._device, self._group = device, backends.grouping(backends.resolve(backend, device))
+        self._all: groups.Groups | None = None
         visiting = flat.device.type == "cpu" and device.type != "cpu"
         if len(flat) and not visiting:
             self._all = self._group(flat, self.labels, num_classes)
@@ -63,9 +44,9 @@ class Local:
             ValueError: NaN or infinity, or so large that squared distances overflow.
         """
         largest = self.largest()
-        if largest > TOO_LARGE:
-            refuse_large_samples()
-        return unit_for(largest)
+        if largest > exact.TOO_LARGE:
+            groups.refuse_large_samples()
+        return exact.unit_for(largest)
 
     def largest(self) -> float:
         """The largest magnitude of all values, 0 without samples.
@@ -78,23 +59,23 @@ class Local:
         low, high = self.flat.aminmax()
         largest = float(torch.maximum(-low, high))
         if not largest < torch.inf:
-            refuse_unfit_samples(self.flat)
+            groups.refuse_unfit_samples(self.flat)
         return largest
 
-    def sums(self, unit: float, *, whole: bool) -> Sums:
+    def sums(self, unit: float, *, whole: bool) -> groups.Sums:
         """See :meth:`kernels.groups.Groups.sums`: a label out of range is not counted."""
         if self._all:
             return self._all.sums(unit, whole=whole)
         classes = self.labels.new_zeros(self.num_classes)
-        total = Sums(classes.unsqueeze(1).repeat(1, self.num_features), classes)
-        for groups in self._visits():
-            total += groups.sums(unit, whole=whole)
+        total = groups.Sums(classes.unsqueeze(1).repeat(1, self.num_features), classes)
+        for own in self._visits():
+            total += own.sums(unit, whole=whole)
         return total
 
     def distances(self, centroids: Tensor) -> Tensor:
         """(N,) float32 distance of each sample to its class's row of (C, F)."""
         centroids = centroids.to(self._device)
-        found = [groups.distances(centroids) for groups in self._visits()]
+        found = [own.distances(centroids) for own in self._visits()]
         return torch.cat(found) if found else centroids.new_empty(0)
 
     def ordered_distances(self, numbers: Tensor, centroids: Tensor) -> Tensor:
@@ -103,10 +84,10 @@ class Local:
         for some in numbers.split(max(1, TIED // self.num_features)):
             samples = self.flat[some.to(self.flat.device)].to(self._device)
             centres = centroids[self.labels[some.to(self._device)]]
-            found.append(ordered_distances(samples, centres))
+            found.append(exact.ordered_distances(samples, centres))
         return torch.cat(found) if found else centroids.new_empty(0)
 
-    def _visits(self) -> Iterator[Groups]:
+    def _visits(self) -> Iterator[groups.Groups]:
         if self._all:
             yield self._all
         elif len(self.flat):
@@ -164,8 +145,8 @@ def nearest_to_centroid(
     """
     flat = flatten(samples)
     _check(flat, labels, num_classes, keep)
-    if resolve(backend, flat.device) == "reference":
-        return Filtered(*reference.nearest(flat, labels, num_classes, keep))
+    if backends.resolve(backend, flat.device) == "reference":
+        return _reference(flat, labels, num_classes, keep)
     local = Local(flat, labels, num_classes, device=flat.device, backend=backend)
     return nearest_of(local, keep, step)
 
@@ -177,27 +158,54 @@ def nearest_of(parts: Local, keep: float, step: float | None = None) -> Filtered
     """
     unit = parts.unit() if step is None else step
     sums = parts.sums(unit, whole=step is not None)
-    centroids = means(sums.units, sums.counts, unit)
+    centroids = exact.means(sums.units, sums.counts, unit)
     distances = parts.distances(centroids)
     if not len(distances):
         return Filtered(distances.new_empty(0, dtype=torch.int64), distances, centroids)
-    quota = quotas(sums.counts, keep)
+    quota = groups.quotas(sums.counts, keep)
     labels = parts.all_labels.clamp(0, len(quota) - 1)  # those out of range are refused below
-    thresholds = class_thresholds(distances, labels, sums.counts, quota)
-    stay, tied = separated(distances, labels, thresholds, quota, parts.num_features)
+    thresholds = exact.class_thresholds(distances, labels, sums.counts, quota)
+    stay, tied = exact.separated(distances, labels, thresholds, quota, parts.num_features)
     # Read together: the host waits for a device at each read.
     num_labelled, num_finite, num_kept, num_tied = torch.stack(
         (sums.counts.sum(), (distances < torch.inf).sum(), quota.sum(), tied.sum())
     ).tolist()
     if num_labelled < len(distances):
-        refuse_unfit_labels(len(quota))
+        groups.refuse_unfit_labels(len(quota))
     if num_finite < len(distances):
-        refuse_large_samples()
+        groups.refuse_large_samples()
     if num_tied:
-        rows = numbers(tied, num_tied)
-        exact = parts.ordered_distances(rows, centroids).to(rows.device)
-        settle(stay, rows, exact, labels, quota)
-    return Filtered(numbers(stay, num_kept), distances, centroids)
+        rows = exact.numbers(tied, num_tied)
+        distant = parts.ordered_distances(rows, centroids).to(rows.device)
+        exact.settle(stay, rows, distant, labels, quota)
+    return Filtered(exact.numbers(stay, num_kept), distances, centroids)
+
+
+def _reference(flat: Tensor, labels: Tensor, num_classes: int, keep: float) -> Filtered:
+    """The reference backend: Algorithm 2 as a loop over the classes, in float64."""
+    if not ((labels >= 0) & (labels < num_classes)).all():
+        groups.refuse_unfit_labels(num_classes)
+    samples = flat.double()
+    if not torch.isfinite(samples).all():
+        groups.refuse_unfit_samples(flat)
+    largest = float(samples.abs().max()) if len(samples) else 0.0
+    unit = exact.unit_for(largest)
+    distances = samples.new_zeros(len(samples))
+    centroids = samples.new_zeros(num_classes, samples.shape[1], dtype=torch.float32)
+    numerator, denominator = groups.share(keep)
+    kept = [labels.new_empty(0, dtype=torch.int64)]
+    for c in range(num_classes):
+        own = (labels == c).nonzero().squeeze(1)
+        if len(own) == 0:
+            continue
+        units = (samples[own] / unit).round().long().sum(0)
+        centroids[c] = units.double() / len(own) * unit
+        distances[own] = exact.ordered_distances(samples[own], centroids[c].expand_as(samples[own]))
+        stay = max(1, len(own) * numerator // denominator)
+        kept.append(own[torch.sort(distances[own], stable=True).indices[:stay]])
+    if largest > exact.TOO_LARGE or not torch.isfinite(distances.square().float()).all():
+        groups.refuse_large_samples()
+    return Filtered(torch.cat(kept).sort().values, distances.float(), centroids)
 
 
 def flatten(samples: Tensor) -> Tensor:

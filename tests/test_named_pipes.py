@@ -11,7 +11,7 @@ from cluster.run.command_line import load_yaml
 from cluster.run.run_dir import is_run
 from cluster.run.runner import JsonLines
 from cluster.studies.comparison import loss_curve
-from fl.data.by_path import read_path
+from fl.data.catalogue import read_path
 from fl.data.partition_file import read_lists
 from fl.errors import UserError
 from fl.exchange import Upload

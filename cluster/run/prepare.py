@@ -18,8 +18,7 @@ from cluster.run.options import Launch
 from cluster.run.steps import silent
 from cluster.server.rank_placement import world_size
 from fl.config import RunConfig
-from fl.data.by_path import load_domains
-from fl.data.catalogue import load, read_again
+from fl.data.catalogue import load, load_domains, read_again
 from fl.data.datasets import NAMES, Dataset, Split, load_auxiliary, subset
 from fl.data.lazy import Lazy
 from fl.data.partition import Partition, hold_out, make_partition, validated

@@ -24,8 +24,7 @@ from cluster.clients.locks import Locks
 from cluster.run.command_line import CALL, FLATTENED, OWN, RECORDED, flatten, load_mapping
 from cluster.run.options import Launch
 from fl.config import RunConfig
-from fl.data.by_path import is_path
-from fl.data.catalogue import REGISTERED, is_elsewhere, own_dataset, short_name
+from fl.data.catalogue import REGISTERED, is_elsewhere, is_path, own_dataset, short_name
 from fl.data.datasets import Dataset, fingerprint
 from fl.data.shard import shard_digest
 from fl.errors import UserError

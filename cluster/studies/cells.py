@@ -16,7 +16,7 @@ from cluster.run.command_line import parse_record, with_slurm
 from cluster.run.options import SlurmOptions
 from cluster.studies.comparison import Cell, PublishedRow, Scale, rows
 from fl.bounds import OneOf, Settings
-from fl.data.by_path import find_names
+from fl.data.catalogue import find_names
 from fl.data.datasets import NAMES
 from fl.errors import UserError
 from fl.methods.prototypes import PrototypesConfig

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fl.bounds import Count, Positive, Settings
-from fl.condensation.nearest import as_bytes, nearest
+from fl.condensation.images import as_bytes, nearest
 from fl.data.shard import Shard
 from fl.events import report
 from fl.exchange import Tensors

@@ -11,14 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import Count, OneOf, Positive, Settings, Width, Within
-from fl.condensation.augment import KINDS, draw_augmentation
-from fl.condensation.nearest import as_bytes
+from fl.condensation.images import KINDS, as_bytes, draw_augmentation
 from fl.data.shard import Shard
 from fl.events import report
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Training, Update
 from fl.models import CLASSIFIERS, build_classifier, check_classifier, copied
-from fl.plausible import WHY
-from fl.receiving import sent
+from fl.receiving import WHY, sent
 from fl.seeding import OwnStream, in_round, seeded
 from fl.training.classifier import received_classifier
 from fl.training.features import check_head, features_and_logits

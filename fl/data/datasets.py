@@ -248,13 +248,6 @@ def _digests(split: Split) -> list[bytes]:
     return [hashlib.sha256(row.tobytes()).digest() for row in split.images]
 
 
-def dataset_info(name: str) -> DatasetInfo:
-    """Classes and samples of data set `name`. Raises UserError for an unknown name."""
-    if name not in INFO:
-        raise unknown("data set", name, NAMES)
-    return INFO[name]
-
-
 def load(
     name: str, data_root: Path, *, max_train: int | None = None, max_test: int | None = None
 ) -> Dataset:
@@ -265,7 +258,9 @@ def load(
     Raises UserError for an unknown name, for files that are missing or damaged, and for an empty
     subset.
     """
-    info, arrays = dataset_info(name), _read(name, data_root)
+    if name not in INFO:
+        raise unknown("data set", name, NAMES)
+    info, arrays = INFO[name], _read(name, data_root)
     train, test = (Split(arrays[f"{p}_images"], arrays[f"{p}_labels"]) for p in ("train", "test"))
     for split in (train, test):
         if wrong := _wrong(info, split):

@@ -32,7 +32,7 @@ from fl.inputs import (
     unlike_columns,
 )
 from fl.seeding import all_streams, numpy_generator, stream_states
-from fl.targets import NOT_COUNTED, Targets
+from fl.targets import FEW_CLASSES, Targets, stored_targets
 
 Raw = tuple[np.ndarray | Lazy | tuple[np.ndarray, ...], np.ndarray]
 """Samples, of several inputs a tuple, and labels, as they were given."""
@@ -42,10 +42,6 @@ FORMS = (
     "(samples, labels), ((samples, labels), (test samples, test labels)), a mapping with train and "
     "test, a mapping of clients, or a data set object"
 )
-LARGEST_VALUE = 1e4
-"""Of a target: what clients answer is taken for a lie far above it (:mod:`fl.plausible`)."""
-FEW_CLASSES = 1000
-"""More are allowed where there are as many samples, since labels count the classes from 0."""
 log = logging.getLogger(__name__)
 IMAGE_COLUMNS = ("image", "img", "x")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "y")
@@ -63,7 +59,8 @@ def as_dataset(name: str, data: Any, augment: Callable[[Tensor], Tensor] | None 
             set object, indexable with a length, whose samples are (sample, label). In place of
             samples there may be a tuple of several inputs, each (N, ...). Samples are
             numbers of any type and one shape; see :func:`stored` for what is taken as an image.
-            Labels are integers from 0, one for each sample; or targets, see :func:`_labels`.
+            Labels are integers from 0, one for each sample; or targets, see
+            :func:`fl.targets.stored_targets`.
         augment: what is done to a sample (...), as a model gets it, each time that a classifier
             trains on it; None: nothing.
 
@@ -139,7 +136,7 @@ def _splits(clients: Sequence[Sequence[Raw]]) -> list[list[Split]]:
     labels = [labels for _, labels in every]
     if len({(own.dtype.kind, own.shape[1:]) for own in labels}) > 1:
         raise UserError("parts of it have labels or targets of several kinds")
-    columns = _labels(np.concatenate(labels))
+    columns = stored_targets(np.concatenate(labels))
     rows = pairwise(np.cumsum([0, *map(len, labels)]))
     samples = _alike([samples for samples, _ in every])
     splits = (
@@ -370,55 +367,6 @@ def stored(samples: np.ndarray | Lazy) -> Any:
     samples = channels_first(in_bytes(samples) if samples.dtype.kind == "f" else samples)
     kept = np.float32 if samples.dtype.kind == "f" else samples.dtype
     return np.ascontiguousarray(samples, dtype=kept)
-
-
-def _labels(labels: np.ndarray) -> dict[str, Any]:
-    """``labels``, int64 (N,), by integers, one for each sample; or ``targets`` beside labels of 0.
-
-    Floats, (N,) or (N, D), are values, float32; 0 and 1, (N, L), are L labels, uint8; other
-    integers, (N, T), are tokens, int64.
-    """
-    if labels.ndim == 1 and is_whole(labels):
-        return {"labels": labels}
-    targets: np.ndarray | None = None
-    if labels.dtype.kind == "f" and labels.ndim in (1, 2) and np.isfinite(labels).all():
-        targets = _values(labels)
-    elif labels.ndim == 2 and is_whole(labels) and (labels[labels < 0] == NOT_COUNTED).all():
-        targets = labels.astype(np.uint8 if abs(labels).max(initial=0) <= 1 else np.int64)
-        if targets.dtype == np.uint8 and (targets.sum(1) == 1).all():
-            raise UserError(
-                "labels with a single 1 in each row look like one-hot classes: give integers, as "
-                "by labels.argmax(1)"
-            )
-    if targets is None or not targets.shape[1]:
-        raise UserError(
-            f"labels of type {labels.dtype} and shape {labels.shape}; expected "
-            "integers below 2**63, one for each sample, or targets: finite floats, (N,) or (N, D), "
-            "or integers, (N, L), of 0 and more, or -100 for a place that does not count"
-        )
-    return {"labels": np.zeros(len(labels), np.int64), "targets": targets}
-
-
-def _values(values: np.ndarray) -> np.ndarray:
-    """float32 (N, D)."""
-    if np.isin(values, (0, 1)).all():
-        raise UserError("targets of floats that are 0 or 1: give integers, for classes or labels")
-    found = np.unique(values)
-    if len(found) <= FEW_CLASSES and np.array_equal(found, np.arange(len(found))):
-        raise UserError(
-            f"targets of the floats 0 to {len(found) - 1}: give integers for classes; "
-            "standardise them, as (y - mean) / deviation, for values"
-        )
-    few = 1 < len(found) <= min(20, len(values) / 10)  # as classes are
-    if few and np.array_equal(found, np.round(found)):
-        line = "targets: %d whole numbers as floats are learned as values; integers are classes"
-        log.warning(line, len(found))
-    if (most := float(np.abs(values).max(initial=0))) > LARGEST_VALUE:
-        raise UserError(
-            f"targets up to {most:g}; allowed: {LARGEST_VALUE:g}: standardise them, as "
-            "(y - mean) / deviation"
-        )
-    return values.reshape(len(values), -1).astype(np.float32)
 
 
 def _one_name(parts: Iterable[Any]) -> tuple[str, ...]:

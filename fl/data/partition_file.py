@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fl.data.by_path import read_arrays
+from fl.data.catalogue import read_arrays
 from fl.errors import UserError, reason_of
 from fl.inputs import is_whole
 from fl.whole_files import read_text, replacing

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from fl.fusion.fit import FitConfig
+from fl.fusion.fit import FitConfig, State
 from fl.fusion.rank import Report
-from fl.fusion.state import State
 from fl.json_files import JsonObject
 from fl.server import Loss
 from fl.whole_files import read_sealed, write_sealed

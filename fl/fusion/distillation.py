@@ -148,14 +148,3 @@ class EachMember:
             raise TypeError(f"not an ensemble: {type(model).__name__}")
         losses = [self.loss(member, batch) for member in model.members]
         return sum(losses[1:], start=losses[0])
-
-
-def kl_to_teacher(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
-    """T^2 KL(softmax(teacher / T) || softmax(student / T)) of each sample, (B,), from logits.
-
-    T squared, so that gradients do not shrink as the temperature rises.
-    """
-    log_student = F.log_softmax(student / temperature, dim=1)
-    log_teacher = F.log_softmax(teacher / temperature, dim=1)
-    kl = F.kl_div(log_student, log_teacher, log_target=True, reduction="none").sum(1)
-    return temperature**2 * kl

@@ -5,27 +5,19 @@ computes its slice of every batch, and the summed gradient is that of the global
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fl.bounds import Count, Positive, Settings, Within
 from fl.federation import Batch
+from fl.fusion import whole_batch
 from fl.fusion.group import Group
-from fl.fusion.state import State, put_aside
-from fl.fusion.whole_batch import (
-    WholeBatch,
-    is_our_loss,
-    is_our_model,
-    keeps_rows_apart,
-    members_of,
-    needs_whole_batch,
-    says_what_it_is,
-)
+from fl.json_files import JsonObject
 from fl.models.registry import smallest_batch
 from fl.seeding import seed_for, seed_streams, streams_restored, torch_generator
 from fl.server import Loss
@@ -81,6 +73,73 @@ class FitConfig(Settings):
             return self.lr
         share = (epoch - 1 + passed) / self.epochs
         return self.lr * (1 + math.cos(math.pi * share)) / 2
+
+
+# A fit's state, put aside while the fit goes on: a GPU's travels to the host meanwhile.
+
+
+class State:
+    """Values as they were when they were put aside: tensors on the host, in dicts and lists.
+
+    Pickled it waits for them, and is these values.
+    """
+
+    def __init__(
+        self,
+        values: JsonObject,
+        arrived: torch.cuda.Event | None = None,
+        sent: JsonObject | None = None,
+    ) -> None:
+        """
+        Args:
+            values: on the host, or on their way there.
+            arrived: when they are there.
+            sent: what is copied from a GPU: its memory must not be used again before it arrived.
+        """
+        self._values, self._arrived, self._sent = values, arrived, sent
+
+    @property
+    def values(self) -> JsonObject:
+        """The values; waits until they are here."""
+        arrived = self._arrived  # another thread, which writes them, may ask meanwhile
+        if arrived is not None:
+            arrived.synchronize()
+            self._arrived, self._sent = None, None
+        return self._values
+
+    def on(self, device: torch.device) -> JsonObject:
+        """The values on a device; on the host these tensors themselves."""
+        return _each(self.values, lambda tensor: tensor.to(device))
+
+    def __reduce__(self) -> tuple[type["State"], tuple[JsonObject]]:
+        return State, (self.values,)
+
+
+def put_aside(values: JsonObject, device: torch.device) -> State:
+    """A state of these values. The host does not wait for ``device``, where the tensors are: they
+    are copied there at once, and by a stream of their own to pinned memory."""
+    copies = _each(values, lambda tensor: tensor.detach().clone())
+    if device.type != "cuda":
+        return State(copies)
+    aside = torch.cuda.Stream(device)
+    aside.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(aside):
+        values = _each(copies, _to_pinned)
+        return State(values, aside.record_event(), copies)
+
+
+def _to_pinned(tensor: Tensor) -> Tensor:
+    there = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    return there.copy_(tensor, non_blocking=True)
+
+
+def _each(values: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """The values with the function of each tensor in its place."""
+    if isinstance(values, dict):
+        return {name: _each(value, function) for name, value in values.items()}
+    if isinstance(values, list):
+        return [_each(value, function) for value in values]
+    return function(values) if isinstance(values, Tensor) else values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,19 +201,19 @@ class Fit:
         first = next(iter(data.values()))
         self._size, self._home = len(first), first.device
         self._device = next(model.parameters()).device
-        ours = is_our_model(model)
-        self._ours = ours and is_our_loss(spec.loss)
+        ours = whole_batch.is_our_model(model)
+        self._ours = ours and whole_batch.is_our_loss(spec.loss)
         self._apart = ours or "images" in data
         if self._apart and not ours:
             batch = data["images"][: config.batch_size].to(self._device)
-            self._apart = keeps_rows_apart(model, batch)
+            self._apart = whole_batch.keeps_rows_apart(model, batch)
         self._group = group or Group()
         self.undivided = self._undivided() if self._group.size > 1 else None
         """Why each of several ranks trains on whole batches; None if they share them."""
         if self.undivided:
             self._group = Group()
-        several = self._group.size > 1 and needs_whole_batch(model, spec.loss)
-        self._whole = WholeBatch(model, self._group) if several else None
+        several = self._group.size > 1 and whole_batch.needs_whole_batch(model, spec.loss)
+        self._whole = whole_batch.WholeBatch(model, self._group) if several else None
         # Cutting gradients needs the norm that they have for the model's own weights.
         self._reduced = Reduced(model, config.make_optimizer(), when=config.clip is None)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
@@ -184,7 +243,7 @@ class Fit:
             if "images" in self._data:
                 return f"{name} mixes a batch's rows, draws numbers or counts in training"
             return f"{name} cannot be tried without a column images"
-        if says_what_it_is(self._spec.loss):
+        if whole_batch.says_what_it_is(self._spec.loss):
             return None
         return "its loss has no attribute whole_batch, to be False for a mean over samples"
 
@@ -287,7 +346,7 @@ class Fit:
         """Changes the gradients between the backward pass and the update."""
         self._reduced.scale_gradients()
         if self._config.clip is not None:
-            for part in members_of(self._model):
+            for part in whole_batch.members_of(self._model):
                 nn.utils.clip_grad_norm_(part.parameters(), self._config.clip)
 
     def _own_loss(self, epoch: int, rows: Tensor) -> Tensor:

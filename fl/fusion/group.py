@@ -57,9 +57,7 @@ class ProcessGroup(Group):
             PeerLostError: see :meth:`sum`.
         """
         self.rank, self.size = rank, size
-        self._store = (
-            store  # torch holds no more than the C++ half of one that is written in Python
-        )
+        self._store = store  # of one that is written in Python torch holds the C++ half alone
         if device.type == "cuda" and device.index is not None:  # without a number: the current one
             torch.cuda.set_device(device)
         self._timeout_s = timeout_s

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from fl.bounds import MOST, AtLeast, AtMost, Count, NotNegative, Positive, Settings, Width, Within
 from fl.errors import UserError
 from fl.federation import Batch, RunSpec
-from fl.fusion.distillation import kl_to_teacher
 from fl.fusion.fit import FitConfig
 from fl.json_files import JsonObject
 from fl.models.common import AnyBatchNorm, ImageShape, divisible, scaled
 from fl.seeding import seeded, torch_generator
+from fl.training.losses import divergences
 from fl.training.optimizers import SGD, Adam
 from fl.training.recipe import Step, minimise
 from fl.training.steps import on_device
@@ -83,7 +83,7 @@ class DistillationLoss:
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         student = model(batch["images"])
-        return kl_to_teacher(student, batch["teacher_logits"], self.temperature).mean()
+        return divergences(batch["teacher_logits"], student, self.temperature).mean()
 
 
 class Pool:
@@ -262,7 +262,7 @@ def boundary_support(student: Tensor, teacher: Tensor) -> Tensor:
     Falls as the samples lie between the two models' decision boundaries.
     """
     disagree = student.argmax(1) != teacher.argmax(1)
-    return -(disagree * kl_to_teacher(student, teacher)).mean()
+    return -(disagree * divergences(teacher, student)).mean()
 
 
 def crop_and_flip(images: Tensor, stream: torch.Generator, padding: int = 4) -> Tensor:

@@ -17,16 +17,15 @@ from fl.data.shard import Shard
 from fl.errors import ServerFailed, UserError
 from fl.federation import Batch, RunSpec
 from fl.fusion.distillation import agreed_logits
-from fl.fusion.fit import Fit, FitSpec, Inference
+from fl.fusion.fit import Fit, FitSpec, Inference, State
 from fl.fusion.group import Group
-from fl.fusion.state import State
 from fl.fusion.synthesis import Draw, Drawn, draw_samples
 from fl.metrics.accuracy import answers, confusion, scores
 from fl.models import Decoder, in_fast_layout
 from fl.process import threads
 from fl.targets import Targets
 from fl.training.recipe import check_labels
-from fl.training.reduced import reduced
+from fl.training.reduced import Reduced
 from kernels.filter import Local, nearest_of
 from kernels.groups import Sums
 
@@ -196,7 +195,7 @@ class Rank:
     ) -> Tensor:
         """``total`` plus the teacher's logits, (N, classes), in eval mode."""
         self._here(teacher).eval()
-        with reduced(teacher), self._computing_in(inference):
+        with Reduced(teacher), self._computing_in(inference):
             parts = [teacher(rows.to(self.device)) for rows in images.split(ASKED)]
         logits = torch.cat(parts).float()
         return logits if total is None else total.to(self.device) + logits
@@ -246,12 +245,7 @@ class Rank:
         """
         model, data = self._here(spec.model), self._gathered(spec.columns)
         _check_labels(spec, data, self.run_spec)
-        fit = Fit(
-            replace(spec, model=model),
-            data,
-            seed=self.run_spec.seed,
-            group=self.group,
-        )
+        fit = Fit(replace(spec, model=model), data, seed=self.run_spec.seed, group=self.group)
         saved = monotonic()
         for epoch, losses in enumerate(fit.epochs(), start=fit.done + 1):
             if not losses.isfinite().all():

@@ -23,9 +23,8 @@ from fl.events import Epoch, Events
 from fl.federation import Batch, RunSpec
 from fl.fusion.checkpoints import Checkpoints, name_of
 from fl.fusion.distillation import TeacherWeights
-from fl.fusion.fit import STATE_FORM, FitConfig, FitSpec, Inference
+from fl.fusion.fit import STATE_FORM, FitConfig, FitSpec, Inference, put_aside
 from fl.fusion.rank import COLUMNS, Rank, Report
-from fl.fusion.state import put_aside
 from fl.fusion.synthesis import PIXEL, Draw, Drawn, plan_draws, portions, share_out, still_asked
 from fl.metrics.accuracy import accuracies
 from fl.models import Decoder
@@ -224,6 +223,10 @@ class Server(ABC):
         """A whole column, brought to this process."""
         blocks = self._get(samples.columns[column])
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+
+    def pictures(self, samples: Samples, kept: Tensor) -> dict[str, Tensor]:
+        """Fields of :attr:`fl.server.Outcome.synthetic`: all images, and which were ``kept``."""
+        return {**{n: self.fetch(samples, n) for n in ("images", "labels")}, "kept": kept}
 
     def place(self, data: Batch) -> Samples:
         """Makes samples of tensors in this process, divided among the ranks.

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from fl.bounds import NotNegative, Positive
 from fl.federation import Batch
-from fl.fusion.distillation import kl_to_teacher
 from fl.fusion.inversion import DistillationConfig, InversionLoss, Pool, invert
 from fl.json_files import JsonObject
 from fl.methods import dense
@@ -22,6 +21,7 @@ from fl.methods.dense import Lessons, PooledConfig
 from fl.methods.method import Choice, LogUniform, Uniform
 from fl.models.ensemble import Ensemble, weighted_mean
 from fl.seeding import torch_generator
+from fl.training.losses import divergences
 from fl.training.steps import on_device
 
 CLIP = 10.0
@@ -113,7 +113,7 @@ def hard_sample_loss(
         hardness = 1 - (-cross_entropy.detach()).exp()
         value = config.ce * (hardness * cross_entropy).mean()
         if config.adv:
-            apart = kl_to_teacher(student(images), wanted, ADV_TEMPERATURE).mean()
+            apart = divergences(wanted, student(images), ADV_TEMPERATURE).mean()
             value = value - config.adv * apart
         return value
 

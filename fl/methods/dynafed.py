@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fl.bounds import MOST, AtLeast, AtMost, Count, OneOf, Positive, Settings
-from fl.condensation.augment import KINDS, draw_augmentation
+from fl.condensation.images import KINDS, draw_augmentation
 from fl.exchange import Tensors
 from fl.federation import Batch, RunSpec
 from fl.fusion.fit import FitConfig
@@ -98,25 +98,12 @@ def learn_images(
         for number in range(config.trajectory + 1)
     ]
     with seeded(run_spec.seed, "trajectory/dropout"):
-        images, labels = match_trajectory(
-            model.train(),
-            path,
-            config.matching,
-            image_shape=run_spec.image_shape,
-            num_classes=run_spec.num_classes,
-            seed=run_spec.seed,
-        )
+        images, labels = match_trajectory(model.train(), path, config.matching, run_spec)
     return {"images": images, "labels": labels}
 
 
 def match_trajectory(
-    model: nn.Module,
-    path: Sequence[Tensors],
-    config: MatchingConfig,
-    *,
-    image_shape: tuple[int, int, int],
-    num_classes: int,
-    seed: int,
+    model: nn.Module, path: Sequence[Tensors], config: MatchingConfig, run_spec: RunSpec
 ) -> tuple[Tensor, Tensor]:
     """Images and soft labels that lead a model along its path.
 
@@ -124,21 +111,14 @@ def match_trajectory(
         model: the architecture, on the device to compute on.
         path: the model's states, one per round, the first before round 1; more than ``AHEAD``.
         config: how they are learned.
-        image_shape: of one image.
-        num_classes: classes.
-        seed: the run's.
+        run_spec: the run's.
 
     Returns:
         Images (N, C, H, W), and labels (N, classes) that sum to 1.
-
-    Raises:
-        ValueError: the path is too short.
     """
-    if len(path) <= AHEAD:
-        raise ValueError(f"a path of {AHEAD + 1} models or more is needed, got {len(path)}")
-    stream = torch_generator(seed, "trajectory")
+    stream, num_classes = torch_generator(run_spec.seed, "trajectory"), run_spec.num_classes
     device, count = next(model.parameters()).device, num_classes * config.images_per_class
-    images = torch.randn(count, *image_shape, generator=stream).to(device).requires_grad_()
+    images = torch.randn(count, *run_spec.image_shape, generator=stream).to(device).requires_grad_()
     logits = torch.zeros(count, num_classes, device=device, requires_grad=True)
     rate = torch.tensor(config.inner_lr, device=device, requires_grad=True)
     parts = [[images], [logits], [rate]]

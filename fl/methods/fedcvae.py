@@ -154,11 +154,7 @@ def classify(samples: Samples, server: Server, config: FedCVAEConfig) -> Outcome
         model=model,
         start=start,
         epochs=result.epochs,
-        synthetic={
-            "images": server.fetch(samples, "images"),
-            "labels": server.fetch(samples, "labels"),
-            "kept": torch.arange(count),
-        },
+        synthetic=server.pictures(samples, torch.arange(count)),
         figures={"synthetic": {"generated": count, "kept": count}},
     )
 

@@ -28,7 +28,7 @@ from fl.methods.method import Assignment, LogUniform
 from fl.methods.uploads import ask_label_counts
 from fl.seeding import in_round, seeded, torch_generator
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
-from fl.training.features import check_head, head_of
+from fl.training.features import head_of
 from fl.training.optimizers import Adam
 from fl.training.personal import AfterFedAvg
 from fl.training.recipe import Epoch, Recipe
@@ -69,6 +69,8 @@ def asked(labels: Tensor, num_classes: int, stream: torch.Generator) -> Tensor:
 class LocalFedGen(AfterFedAvg, ClassifierConfig):
     """Local training of a FedGen client: a classifier's, with two terms of generated features."""
 
+    needs_head = "fedgen"
+
     recognition: NotNegative = 10.0
     """Weight of the cross-entropy of generated features; 0 leaves it out."""
     imitation: NotNegative = 10.0
@@ -78,11 +80,6 @@ class LocalFedGen(AfterFedAvg, ClassifierConfig):
     """Factor on both weights from round to round."""
     taught_epochs: Count = 20
     """Local epochs with the two terms, the first ones."""
-
-    def check(self, run_spec: RunSpec) -> None:
-        """Raises `UserError` for a model without a head too, which the generator teaches."""
-        super().check(run_spec)
-        check_head("fedgen", self.model, self.width, run_spec)
 
     def probe(self, steps: int, num_classes: int) -> tuple[Self, int]:
         """Without the two terms: a probe is sent no generator, which is small beside the model."""

@@ -212,7 +212,7 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
         optimised = server.take(synthetic, kept)
     figures: JsonObject = {"synthetic": {"generated": len(synthetic), "kept": len(kept)}}
     figures |= extra_of(classifiers, generators)
-    columns: dict[str, Tensor] = {"kept": kept}
+    columns: dict[str, Tensor] = {}
     with server.events.phase("fusion"):
         model = initialise(classifiers, optimised, clients, server, config)  # line 9, Eq. 4
         classifiers = [u for u in classifiers if u.client.id not in clients.dropped]
@@ -237,11 +237,7 @@ def run(clients: Clients, server: Server, config: FedMHOConfig, *, teacher: Teac
         model=model,
         start=start,
         epochs=result.epochs,
-        synthetic={
-            "images": server.fetch(synthetic, "images"),
-            "labels": server.fetch(synthetic, "labels"),
-            **columns,
-        },
+        synthetic={**server.pictures(synthetic, kept), **columns},
         figures=figures,
     )
 

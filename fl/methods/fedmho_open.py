@@ -28,17 +28,7 @@ from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import FitConfig
 from fl.fusion.server import Server
 from fl.fusion.synthesis import label_share
-from fl.methods.fedmho import (
-    FedMHOConfig,
-    allocate,
-    assign,
-    extra_of,
-    initialise,
-    keep_best,
-    spaces,
-    synthesise,
-    train_both,
-)
+from fl.methods import fedmho
 from fl.methods.method import Method
 from fl.methods.uploads import ask_label_counts, label_counts_of, load_classifier
 from fl.metrics.samples import describe_teacher
@@ -57,7 +47,7 @@ LOSS = FusionLoss(ce_weight=0.0, kd_weight=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedMHOOpenConfig(FedMHOConfig):
+class FedMHOOpenConfig(fedmho.FedMHOConfig):
     """FedMHO's settings but for its loss and its teachers, and what the votes and the open-set
     samples add."""
 
@@ -84,14 +74,14 @@ class FedMHOOpenConfig(FedMHOConfig):
         """FedMHO's loss and teachers are not this method's."""
         super().check_further()
         for name in ("lam", "betas", "kl_reduction", "teacher_weights"):
-            if getattr(self, name) != getattr(FedMHOConfig, name):
+            if getattr(self, name) != getattr(fedmho.FedMHOConfig, name):
                 raise UserError(f"{name} is of fedmho-md and fedmho-sd, not of fedmho-open")
 
 
 def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
     """The algorithm of docs/methods/fedmho-open.md."""
-    classifiers, generators = train_both(clients, config)
-    extra = extra_of(classifiers, generators)
+    classifiers, generators = fedmho.train_both(clients, config)
+    extra = fedmho.extra_of(classifiers, generators)
     classifiers, held = with_counts(clients, classifiers)
     drawn = label_counts_of(generators)
 
@@ -99,10 +89,10 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
         plain, own = draw(generators, server, config)
         opened = [draw_open(generators, server, config)] if config.open_samples else []
     with server.events.phase("filter"):
-        kept = keep_best(plain, server, config)  # by the samples as they were before they moved
+        kept = fedmho.keep_best(plain, server, config)  # by the samples before they moved
         own = server.take(own, kept)
     with server.events.phase("fusion"):
-        model = initialise(classifiers, own, clients, server, config)
+        model = fedmho.initialise(classifiers, own, clients, server, config)
         left = [i for i, u in enumerate(classifiers) if u.client.id not in clients.dropped]
         classifiers, held = [classifiers[i] for i in left], held[left]
         trust = label_trust(held, drawn, config.half_trust)
@@ -123,11 +113,7 @@ def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:
         model=model,
         start=start,
         epochs=result.epochs,
-        synthetic={
-            "images": server.fetch(plain, "images"),
-            "labels": server.fetch(plain, "labels"),
-            "kept": kept,
-        },
+        synthetic=server.pictures(plain, kept),
         figures={
             "synthetic": {"generated": len(plain), "kept": len(kept)},
             "open_set": len(lessons["images"]) - len(kept),
@@ -148,9 +134,9 @@ def with_counts(clients: Clients, classifiers: list[Update]) -> tuple[list[Updat
 
 def draw(generators: list[Update], server: Server, config: FedMHOOpenConfig) -> list[Samples]:
     """The decoders' samples of their own labels, unmoved and moved."""
-    allocation = allocate(generators, server, config)
+    allocation = fedmho.allocate(generators, server, config)
     return [
-        synthesise(generators, allocation, server, config, partial(VariedDecoder, warp=warp))
+        fedmho.synthesise(generators, allocation, server, config, partial(VariedDecoder, warp=warp))
         for warp in (0.0, config.warp)
     ]
 
@@ -161,7 +147,7 @@ def draw_open(generators: list[Update], server: Server, config: FedMHOOpenConfig
     varied = partial(
         VariedDecoder, warp=2 * config.warp, spread=config.spread, mixing=config.mixing
     )
-    return synthesise(generators, allocation, server, config, varied, "synthesis/open")
+    return fedmho.synthesise(generators, allocation, server, config, varied, "synthesis/open")
 
 
 def poll(
@@ -360,5 +346,9 @@ def with_mixup(lessons: Batch, share: float, generator: torch.Generator) -> Batc
 
 
 METHOD = Method(
-    name="fedmho-open", config=FedMHOOpenConfig, assign=assign, run=run, spaces=spaces("none")
+    name="fedmho-open",
+    config=FedMHOOpenConfig,
+    assign=fedmho.assign,
+    run=run,
+    spaces=fedmho.spaces("none"),
 )

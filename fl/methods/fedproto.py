@@ -21,7 +21,7 @@ from fl.methods.personal import AnyModelsConfig, Personal, personal_method
 from fl.methods.prototypes import assign_all
 from fl.receiving import check_label_counts, sent
 from fl.training.classifier import classifier_recipe, starting_classifier
-from fl.training.features import check_head, features_and_logits, features_of
+from fl.training.features import features_and_logits, features_of
 from fl.training.personal import PersonalTraining, own_model, personal_model
 from fl.training.recipe import Recipe
 
@@ -29,6 +29,8 @@ from fl.training.recipe import Recipe
 @dataclass(frozen=True, kw_only=True)
 class LocalFedProto(PersonalTraining):
     """Local training of a FedProto client: a classifier's, drawn to the global prototypes."""
+
+    needs_head = "fedproto"
 
     attraction: NotNegative = 1.0
     """lambda, the weight of the distance to the prototypes (the paper: 1)."""
@@ -51,11 +53,6 @@ class LocalFedProto(PersonalTraining):
         entropy = F.cross_entropy(logits, batch["labels"], reduction="none")
         distance = (z - batch["towards"]).square().mean(1)
         return entropy + self.attraction * batch["known"] * distance
-
-    def check(self, run_spec: RunSpec) -> None:
-        """Raises `UserError` for a model without a head too, whose input the features are."""
-        super().check(run_spec)
-        check_head("fedproto", self.model, self.width, run_spec)
 
 
 @dataclass(frozen=True, kw_only=True)

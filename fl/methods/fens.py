@@ -28,7 +28,7 @@ from fl.methods.prototypes import LOCAL, PrototypesConfig
 from fl.methods.prototypes import assign as assign_prototypes
 from fl.methods.uploads import untrained_classifier
 from fl.models.ensemble import Aggregator, Ensemble
-from fl.plausible import check_reach
+from fl.receiving import check_reach
 from fl.rounds import Rounds
 from fl.seeding import seeded
 from fl.server import Outcome

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fl.bounds import NotNegative, Positive
-from fl.federation import Batch, RunSpec, TaskInput
+from fl.federation import Batch, TaskInput
 from fl.methods.averaging import AveragingConfig, averaging_method
 from fl.methods.method import LogUniform
 from fl.models import copied
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
-from fl.training.features import check_head, features_and_logits, features_of
+from fl.training.features import features_and_logits, features_of
 from fl.training.personal import AfterFedAvg, last_model
 from fl.training.recipe import Recipe
 
@@ -26,15 +26,12 @@ from fl.training.recipe import Recipe
 class LocalMoon(AfterFedAvg, ClassifierConfig):
     """Local training of a MOON client: a classifier's, with the contrastive term."""
 
+    needs_head = "moon"
+
     mu: NotNegative = 1.0
     """Weight of the contrastive term (FedAF's paper: 1); 0: nothing is added."""
     temperature: Positive = 0.5
     """Temperature tau of the contrastive term; the authors' code has 0.5."""
-
-    def check(self, run_spec: RunSpec) -> None:
-        """Raises `UserError` for a model without a head too, whose features are contrasted."""
-        super().check(run_spec)
-        check_head("moon", self.model, self.width, run_spec)
 
     def recipe(self, inputs: TaskInput) -> Recipe:
         """Trains by :meth:`losses`; without the term if the client remembers no model."""
@@ -48,12 +45,10 @@ class LocalMoon(AfterFedAvg, ClassifierConfig):
             away = torch.zeros_like(towards)
             if last is not None:
                 away = features_of(last, images, self.batch_size)
-            return {"towards": towards, "away": away}
+            contrasted = torch.full((len(images),), float(last is not None), device=images.device)
+            return {"towards": towards, "away": away, "contrasted": contrasted}
 
-        columns = {"contrasted": torch.full((len(inputs.shard),), float(last is not None))}
-        return classifier_recipe(
-            inputs, self, model, losses=self.losses, columns=columns, asked=asked
-        )
+        return classifier_recipe(inputs, self, model, losses=self.losses, asked=asked)
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """Eq. 4, (B,): CE(f_w(x), y) + mu * :func:`contrast`."""

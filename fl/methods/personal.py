@@ -86,7 +86,7 @@ class Personal:
         play = partial(self.rounds.play, evaluate=evaluate, whole=False)
         for number in play(self.clients, self.server, model, self.memory):
             chosen = participants(self.clients, self._config, number)
-            self._count(chosen)
+            self.memory["participations"][chosen] += 1
             yield chosen
 
     def average(self, **options: Any) -> Iterator[Averaging]:
@@ -97,15 +97,12 @@ class Personal:
         frame = Averaging(self.clients, self.server, self._config, self.rounds)
         (self.model,) = frame.model.values()
         for _ in frame.play(self.memory, evaluate=self._score, **options):
-            self._count(frame.chosen)
+            self.memory["participations"][frame.chosen] += 1
             yield frame
 
     def taken(self, client: int) -> int:
         """How often the client has taken part, in this round too."""
         return int(self.memory["participations"][client])
-
-    def _count(self, chosen: list[int]) -> None:
-        self.memory["participations"][chosen] += 1
 
     def _score(self) -> Evaluation:
         return self.clients.score(own_model)

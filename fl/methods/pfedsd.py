@@ -38,15 +38,13 @@ class LocalPFedSD(PersonalTraining):
         last = last_model(inputs, self)
 
         def asked(images: Tensor) -> Batch:
+            taught = torch.full((len(images),), float(last is not None), device=images.device)
             if last is None:
                 shape = len(images), inputs.run_spec.num_classes
-                return {"soft": torch.zeros(shape, device=images.device)}
-            return {"soft": logits_of(last, images, self.batch_size)}
+                return {"soft": torch.zeros(shape, device=images.device), "taught": taught}
+            return {"soft": logits_of(last, images, self.batch_size), "taught": taught}
 
-        columns = {"taught": torch.full((len(inputs.shard),), float(last is not None))}
-        return classifier_recipe(
-            inputs, self, model, losses=self.losses, columns=columns, asked=asked
-        )
+        return classifier_recipe(inputs, self, model, losses=self.losses, asked=asked)
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """CE + lambda tau^2 KL(soft labels of the last model || the client's own), (B,)."""

@@ -15,8 +15,7 @@ from fl.fusion.aggregation import AggregationConfig, aggregate_states, average_i
 from fl.fusion.server import Server
 from fl.models import Decoder
 from fl.models.common import load_sent, load_whole, state_sent
-from fl.plausible import askable, check_model
-from fl.receiving import check_label_counts
+from fl.receiving import askable, check_label_counts, check_model
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig, starting_decoder, starting_generator
 

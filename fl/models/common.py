@@ -8,13 +8,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fl.inputs import Inputs, TakesParts
+from fl.inputs import Inputs, take_parts
 
 ImageShape = tuple[int, int, int]
 """(channels, height, width) of one image."""
@@ -105,7 +106,7 @@ class ModelInfo:
         """A classifier for such samples."""
         model = self.build(inputs.shape_for_model, num_classes, width)
         if inputs.parts:
-            model.register_forward_pre_hook(TakesParts(inputs))
+            model.register_forward_pre_hook(partial(take_parts, inputs))
         return model
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fl.condensation.nearest import as_bytes, nearest
+from fl.condensation.images import as_bytes, nearest
 from fl.condensation.task import CondensationConfig
 from fl.data.datasets import Dataset
 from fl.data.shard import Shard

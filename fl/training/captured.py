@@ -29,7 +29,7 @@ from fl.training.recipe import (
     optimizer_of,
     own_steps,
 )
-from fl.training.reduced import reduced
+from fl.training.reduced import Reduced
 from kernels.backends import fuses
 from kernels.dropout import mix
 
@@ -235,7 +235,7 @@ def _steps(inputs: TaskInput, recipe: Recipe) -> Generator[None, None, TaskOutpu
     epochs = length_hint(recipe.epochs)
     stream = f"{in_round('local/dropout', inputs.round)}/{inputs.client.id}"
     with (
-        reduced(recipe.model, recipe.optimizer, when=recipe.anchor is None) as own,
+        Reduced(recipe.model, recipe.optimizer, when=recipe.anchor is None) as own,
         sample_dropout(recipe.model, fused=True) as masks,
     ):
         optimizer, one = optimizer_of([recipe]), torch.ones((), device=inputs.device)

@@ -3,28 +3,21 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from fl import models
 from fl.bounds import Count, NotNegative, OneOf, Positive, Settings, Width, Within
 from fl.errors import UserError
 from fl.exchange import Tensors, check_forms, load_prefixed, prefixed
 from fl.federation import Batch, RunSpec, TaskInput, Training, Update
-from fl.models import (
-    CLASSIFIERS,
-    build_classifier,
-    build_shell,
-    check_classifier,
-    classifier_bytes,
-    copied,
-    in_fast_layout,
-)
 from fl.models.common import AnyBatchNorm, ModelInfo, load_sent, state_sent
 from fl.models.registry import MODELS, smallest_batch, smallest_batch_of
-from fl.plausible import Trial, askable, check_reach, extent, extents, trial_inputs
+from fl.receiving import Trial, askable, check_reach, extent, extents, trial_inputs
 from fl.seeding import seeded
+from fl.training.features import check_head
 from fl.training.losses import Losses, losses_of
 from fl.training.optimizers import SGD, Adam, Paced, Proximal, Schedule
 from fl.training.recipe import HeldOut, Recipe, epochs_of, parts_of
@@ -47,7 +40,10 @@ class Architecture(Protocol):
 class ClassifierConfig(RecipeTraining, Settings):
     """Local training of a classifier client (Eq. 2). It uploads ``classifier.*``."""
 
-    model: Annotated[str, OneOf(CLASSIFIERS)] = "vgg9"
+    needs_head: ClassVar[str | None] = None
+    """The method by which such clients train, where it looks at what enters the model's head."""
+
+    model: Annotated[str, OneOf(models.CLASSIFIERS)] = "vgg9"
     """Classifier architecture, such as vgg9 or cnn; all are in docs/methods/models.md."""
     width: Width = 0.25
     """Factor on channels and hidden units; 1 is the paper's size."""
@@ -128,10 +124,10 @@ class ClassifierConfig(RecipeTraining, Settings):
         )
 
     def check(self, run_spec: RunSpec) -> None:
-        """Raises `UserError` if the classifier cannot take such samples."""
+        """Raises `UserError` if the classifier cannot take such samples, or lacks a head."""
         run_spec = self.answered(run_spec)
         inputs, classes = run_spec.inputs, run_spec.outputs
-        check_classifier(self.model, inputs, classes, width=self.width)
+        models.check_classifier(self.model, inputs, classes, width=self.width)
         tokens = run_spec.targets is not None and run_spec.targets.kind == "tokens"
         if tokens and not MODELS[self.model].source:
             raise UserError(f"{self.model} answers whole samples; tokens need a model of your own")
@@ -149,6 +145,8 @@ class ClassifierConfig(RecipeTraining, Settings):
                 f"batch_size is {self.batch_size}; on such samples {self.model} needs at least "
                 f"{least}, since its BatchNorm needs two values per channel"
             )
+        if self.needs_head:
+            check_head(self.needs_head, self.model, self.width, run_spec)
 
     @torch.no_grad()
     def _check_form(self, run_spec: RunSpec) -> None:
@@ -169,7 +167,7 @@ class ClassifierConfig(RecipeTraining, Settings):
     def upload_bytes(self, run_spec: RunSpec) -> int:
         """Bytes of the weights."""
         inputs, classes = run_spec.inputs, self.answered(run_spec).outputs
-        return classifier_bytes(self.model, inputs, classes, width=self.width)
+        return models.classifier_bytes(self.model, inputs, classes, width=self.width)
 
     def check_upload(self, update: Update, run_spec: RunSpec) -> None:
         """Raises `ValueError` unless it holds this classifier's weights, which training can have
@@ -334,7 +332,7 @@ def start(info: ModelInfo, width: float, run_spec: RunSpec) -> nn.Module:
     """The starting weights of the registry's model of that width."""
     drawn = _start(info, width, run_spec)
     if not info.source:
-        return copied(drawn)
+        return models.copied(drawn)
     # Built anew: a hook or a list of the user's may hold on to layers that a copy would share.
     own = _built(info, width, run_spec)
     own.load_state_dict(drawn.state_dict())
@@ -357,13 +355,13 @@ def _start(info: ModelInfo, width: float, run_spec: RunSpec) -> nn.Module:
     Copies have the same layout. By the registry's record, not by the name: a notebook's cell that
     is run again registers another model of that name.
     """
-    return in_fast_layout(_built(info, width, run_spec))
+    return models.in_fast_layout(_built(info, width, run_spec))
 
 
 def _built(info: ModelInfo, width: float, run_spec: RunSpec) -> nn.Module:
     name, classes = info.name, run_spec.outputs
     with seeded(run_spec.seed, f"start/{name}"):
-        return build_classifier(name, run_spec.inputs, classes, width=width)
+        return models.build_classifier(name, run_spec.inputs, classes, width=width)
 
 
 @lru_cache(maxsize=8)
@@ -377,5 +375,5 @@ def _trial(
         model = start(info, width, run_spec)
         return Trial(model), first, askable(model, inputs)
     with seeded(0, "trial"):
-        model = build_shell(info.name, inputs, run_spec.outputs, width=width)
+        model = models.build_shell(info.name, inputs, run_spec.outputs, width=width)
     return Trial(model), first, trial_inputs(inputs)

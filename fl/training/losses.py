@@ -168,7 +168,7 @@ def cross_entropies(model: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(model(batch["images"]), batch["labels"], reduction="none")
 
 
-# Distillation at the clients: soft labels of a frozen teacher, and the distance to them.
+# Distillation: soft labels of a frozen teacher, and the distance to them.
 
 
 @torch.no_grad()
@@ -189,6 +189,8 @@ def divergences(
     teacher: Tensor, student: Tensor, temperature: float = 1.0, weights: Tensor | None = None
 ) -> Tensor:
     """tau^2 * sum_c w_c t_c log(t_c / s_c) of each row, (B,), for the softmax outputs t and s.
+
+    tau squared, so that gradients do not shrink as the temperature rises.
 
     Args:
         teacher, student: logits, (B, classes).

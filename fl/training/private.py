@@ -9,11 +9,11 @@ nor their mean leave the client, since no noise hides them.
 import math
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from importlib.util import find_spec
-from typing import Annotated, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -29,10 +29,8 @@ from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig, starting_generator
 from fl.training.recipe import EpochTraining, LossesOf, Recipe, optimizer_of, parts_of
 
-# The settings of differential privacy, and the noise that a budget needs, by Opacus' accountant.
-#
-# A client's upload is (epsilon, delta)-differentially private towards each of its samples, added or
-# removed, by DP-SGD (Abadi et al., CCS 2016): :mod:`fl.training.private`.
+# The settings of differential privacy, and the noise that a budget needs, by Opacus' accountant. A
+# client's upload is (epsilon, delta)-private towards each of its samples, added or removed.
 
 ACCOUNTANT = "rdp"
 """Renyi differential privacy, an upper bound on what is spent. Opacus' PRV accountant is tighter,
@@ -132,6 +130,9 @@ class _PrivateTraining(EpochTraining):
         """The task that such a client runs."""
         return train_privately
 
+    start: ClassVar[Callable[[Any, RunSpec], nn.Module]]
+    """Method that makes the model with its first weights."""
+
     def for_samples(self, num_samples: int) -> Self:
         """The record with the noise of a client that has so many samples."""
         sampling = Sampling.of(num_samples, self.batch_size, self.epochs * self.rounds)
@@ -143,14 +144,16 @@ class _PrivateTraining(EpochTraining):
         short, samples = super().probe(steps, num_classes)
         return replace(short, noise=1.0, spent=0.0), samples
 
-    def refuse_leaks(self, name: str, model: nn.Module) -> None:
-        """Raises `UserError` for what lets a sample through that no noise hides."""
+    def check(self, run_spec: RunSpec) -> None:
+        """Raises `UserError` for images that the model cannot take, or make, and for what lets a
+        sample through that no noise hides."""
+        super().check(run_spec)  # type: ignore[safe-super]  # the other parent's
         if any(getattr(self, setting, None) for setting in ("patience", "validation")):
             raise UserError("dp.epsilon goes without patience and validation, which look at losses")
-        for layer_name, layer in model.named_modules():
+        for name, layer in self.start(run_spec).named_modules():
             if isinstance(layer, AnyBatchNorm) or [*layer.buffers(recurse=False)]:
                 raise UserError(
-                    f"dp.epsilon cannot train {name}: its {layer_name} is a "
+                    f"dp.epsilon cannot train {self.model}: its {name} is a "
                     f"{type(layer).__name__}, which mixes samples or keeps something of them"
                 )
 
@@ -159,20 +162,14 @@ class _PrivateTraining(EpochTraining):
 class PrivateClassifier(_PrivateTraining, ClassifierConfig):
     """A classifier client that trains by DP-SGD; it uploads ``classifier.*``."""
 
-    def check(self, run_spec: RunSpec) -> None:
-        """Raises `UserError` for images that it cannot take, and for what would leak."""
-        ClassifierConfig.check(self, run_spec)
-        self.refuse_leaks(self.model, starting_classifier(self, run_spec))
+    start = starting_classifier
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateGenerator(_PrivateTraining, GeneratorConfig):
     """A generator client that trains by DP-SGD; its label counts are uploaded as they are."""
 
-    def check(self, run_spec: RunSpec) -> None:
-        """Raises `UserError` for images that it cannot make, and for what would leak."""
-        GeneratorConfig.check(self, run_spec)
-        self.refuse_leaks(self.model, starting_generator(self, run_spec))
+    start = starting_generator
 
 
 RECORDS = {ClassifierConfig: PrivateClassifier, GeneratorConfig: PrivateGenerator}
@@ -204,7 +201,7 @@ def train_privately(inputs: TaskInput) -> TaskOutput:
     parameters = recipe.parameters
     optimizer = optimizer_of([recipe])
     expected = min(config.batch_size, len(inputs.shard)) if recipe.reduction == "mean" else 1
-    draw = _draws(inputs, "local/dp-noise")
+    draw = _Draws(inputs, "local/dp-noise")
     dropout = in_round("local/dropout", inputs.round)
     with seeded(inputs.run_spec.seed, dropout, inputs.client.id):
         for batch in poisson_batches(inputs, config):
@@ -235,7 +232,7 @@ def poisson_batches(
     if isinstance(config, GeneratorConfig):  # a decoder is to make samples as they are
         shard = replace(shard, augment=None)
     sampling = Sampling.of(size, config.batch_size, config.epochs)
-    draw, latents = _draws(inputs, "local/dp-batches"), inputs.stream("local/latent")
+    draw, latents = _Draws(inputs, "local/dp-batches"), inputs.stream("local/latent")
     readings = inputs.stream("local/readings")
     for _ in range(sampling.steps):
         chosen = draw.uniform(size) < sampling.rate
@@ -276,8 +273,10 @@ class _Draws:
     begins with 32 of its seed's bits, which can all be tried.
     """
 
-    def __init__(self, stream: torch.Generator | None) -> None:
-        self._stream = stream
+    def __init__(self, inputs: TaskInput, purpose: str) -> None:
+        config = inputs.client.training
+        assert isinstance(config, PrivateClassifier | PrivateGenerator)
+        self._stream = inputs.stream(purpose) if config.noise_from_seed else None
 
     def uniform(self, size: int) -> Tensor:
         """float64 (size,) in [0, 1)."""
@@ -291,9 +290,3 @@ class _Draws:
         if self._stream is not None:
             return torch.randn(shape, generator=self._stream)
         return torch.special.ndtri(self.uniform(math.prod(shape))).float().reshape(shape)
-
-
-def _draws(inputs: TaskInput, purpose: str) -> _Draws:
-    config = inputs.client.training
-    assert isinstance(config, PrivateClassifier | PrivateGenerator)
-    return _Draws(inputs.stream(purpose) if config.noise_from_seed else None)

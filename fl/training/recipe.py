@@ -17,15 +17,8 @@ from fl.federation import Batch, TaskInput, TaskOutput, Training
 from fl.models.common import Built, load_whole
 from fl.models.registry import smallest_batch
 from fl.seeding import in_round, seeded, streams_restored
-from fl.training.optimizers import (
-    AnyOptimizer,
-    CohortOptimizer,
-    Corrected,
-    Paced,
-    Proximal,
-    innermost,
-)
-from fl.training.reduced import reduced
+from fl.training import optimizers
+from fl.training.reduced import Reduced
 
 # The one training loop of all clients and of the server.
 
@@ -47,7 +40,7 @@ class Step(NamedTuple):
 def minimise(
     steps: Iterable[Step],
     parameters: Sequence[Sequence[Tensor]],
-    optimizer: CohortOptimizer,
+    optimizer: optimizers.CohortOptimizer,
     adjust: Callable[[], None] = lambda: None,
 ) -> None:
     """Moves the parameters along the gradient of each step's loss.
@@ -254,7 +247,7 @@ class Recipe:
     gradient: Formula | None = None
     """The gradient of that by a formula. A client that has it trains by itself and without autograd
     (:mod:`fl.training.dense_cvae`): all parameters, in one stage."""
-    optimizer: AnyOptimizer
+    optimizer: optimizers.AnyOptimizer
     anchor: Sequence[Tensor] | None = None
     """For a proximal optimiser: what it holds the parameters near; the start without it. For a
     corrected one: what it adds to their gradients."""
@@ -299,7 +292,7 @@ def own_steps(recipe: Recipe) -> str | None:
     many clients, or one step replayed; None if on nothing."""
     if recipe.held_out or recipe.micro_batch:
         return "it is measured on samples of its own, or its batches are passed in parts"
-    if isinstance(innermost(recipe.optimizer), Paced):
+    if isinstance(optimizers.innermost(recipe.optimizer), optimizers.Paced):
         return "its rate has a schedule, or its gradients a largest norm, by the client's own steps"
     return None
 
@@ -414,12 +407,12 @@ def batches(recipe: Recipe, mean_loss: MeanLoss) -> Iterator[Batch]:
         recipe.held_out.restore()
 
 
-def optimizer_of(recipes: Sequence[Recipe]) -> CohortOptimizer:
+def optimizer_of(recipes: Sequence[Recipe]) -> optimizers.CohortOptimizer:
     """The optimiser of a cohort whose clients have these recipes."""
     optimizer = recipes[0].optimizer
     parameters = [recipe.parameters for recipe in recipes]
     # Not torch.optim, whose import takes a process a second and 90 MiB.
-    if isinstance(optimizer, Proximal | Corrected):
+    if isinstance(optimizer, optimizers.Proximal | optimizers.Corrected):
         return optimizer.for_cohort(parameters, [recipe.anchor for recipe in recipes])
     return optimizer.for_cohort(parameters)
 
@@ -444,7 +437,7 @@ def one_by_one(inputs: TaskInput, recipe: Recipe) -> TaskOutput:
     with (
         seeded(inputs.run_spec.seed, dropout, inputs.client.id),
         # An anchor has the shapes of the weights as they are.
-        reduced(recipe.model, recipe.optimizer, when=recipe.anchor is None) as own,
+        Reduced(recipe.model, recipe.optimizer, when=recipe.anchor is None) as own,
     ):
         minimise(steps(), [recipe.parameters], optimizer_of([recipe]), own.scale_gradients)
     return mean_loss.output()

@@ -14,10 +14,10 @@ to sum up over ranks and to update the same is done by V in place of W:
 Both are the same training but for rounding. In the end W is its start plus what V has moved.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +32,7 @@ LAYER = "classifier.1"
 
 
 class Reduced:
-    """A model whose VGG-9s have V in place of W, until :meth:`undo`.
+    """A model whose VGG-9s have V in place of W, inside a context or until :meth:`undo`.
 
     Parameters stay the same objects; W has V's shape meanwhile, in the model's state too (but see
     :meth:`whole`).
@@ -45,7 +45,7 @@ class Reduced:
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: AnyOptimizer | None, *, when: bool = True
+        self, model: nn.Module, optimizer: AnyOptimizer | None = None, *, when: bool = True
     ) -> None:
         settings = None if optimizer is None else innermost(optimizer)
         by_number = isinstance(settings, Adam)
@@ -84,17 +84,11 @@ class Reduced:
         for part in self._parts.values():
             part.undo()
 
+    def __enter__(self) -> Self:
+        return self
 
-@contextmanager
-def reduced(
-    model: nn.Module, optimizer: AnyOptimizer | None = None, *, when: bool = True
-) -> Iterator[Reduced]:
-    """Inside the context the model is reduced: see :class:`Reduced`."""
-    own = Reduced(model, optimizer, when=when)
-    try:
-        yield own
-    finally:
-        own.undo()
+    def __exit__(self, *error: object) -> None:
+        self.undo()
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def trains_in_slots(task: Task, client: TaskInput) -> bool:
 
 
 def _in_slots(recipe: RecipeFunction, client: TaskInput) -> bool:
-    return slots.suits(client.device) and slot_conflict(recipe, client) is None
+    return slots.suits(client.device) and conflict(recipe, client, slots.conflict) is None
 
 
 def has_fitted_slots(task: Task, training: Training, run_spec: RunSpec) -> bool:
@@ -141,19 +141,13 @@ def has_fitted_slots(task: Task, training: Training, run_spec: RunSpec) -> bool:
     return kind in _CONFLICTS and _CONFLICTS[kind] is None
 
 
-def conflict(recipe: RecipeFunction, client: TaskInput) -> str | None:
-    """Why clients with this one's training record cannot train as one; None if they can."""
-    return _looked_for(stacked.conflict, recipe, client)
-
-
-def slot_conflict(recipe: RecipeFunction, client: TaskInput) -> str | None:
-    """The same of clients who train in slots (:mod:`fl.training.slots`)."""
-    return _looked_for(slots.conflict, recipe, client)
-
-
-def _looked_for(
-    look: Callable[[Recipe], str | None], recipe: RecipeFunction, client: TaskInput
+def conflict(
+    recipe: RecipeFunction,
+    client: TaskInput,
+    look: Callable[[Recipe], str | None] = stacked.conflict,
 ) -> str | None:
+    """Why clients with this one's training record cannot train as one; None if they can. In slots:
+    ``look`` is :func:`fl.training.slots.conflict`."""
     kind = _kind(look, recipe, client.client.training, client.run_spec)
     if kind not in _CONFLICTS:
         _CONFLICTS[kind] = look(recipe(client))

@@ -11,7 +11,7 @@ from fl.events import Events
 from fl.exchange import Tensors, Upload, prefixed, unpack
 from fl.executor import InProcess
 from fl.federation import Job
-from fl.plausible import LEAST_APART
+from fl.receiving import LEAST_APART
 from fl.training.classifier import starting_classifier
 from fl.training.task import train_by_recipe
 from tests.fl.toy import CLASSIFIER, PROBLEM, client, same_bits, split

@@ -16,7 +16,7 @@ from fl.executor import InProcess
 from fl.federation import Job, Update
 from fl.inputs import Inputs
 from fl.methods.registry import get_method
-from fl.plausible import (
+from fl.receiving import (
     APART,
     LEAST_APART,
     Trial,

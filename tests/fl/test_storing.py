@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from cluster.clients.store import Store
+from fl.client_map import MOST_THREADS, Ended, store_each
 from fl.clients import Clients
 from fl.errors import ClientFailed
 from fl.events import ClientEnd, Event, Events
 from fl.exchange import Upload, of_cohort, pack
 from fl.federation import Job, TaskInput, TaskOutput
 from fl.process import threads
-from fl.storing import MOST_THREADS, Ended, store_each
 from tests.fl.toy import PROBLEM, client, split
 
 TRAIN = split(4, 4, 4, 4, 4, 4)

@@ -77,7 +77,7 @@ def test_a_kernel_drops_what_torch_drops_and_passes_the_same_gradient(
 def test_the_kernel_compiles_without_spills(x: str, arch: int) -> None:
     from compiled import compile_for, read
 
-    from kernels.triton_dropout import drop_kernel
+    from kernels.triton_fused import drop_kernel
 
     types = {"x": x, "keys": "*i64", "out": x, "threshold": "i64", "scale": "fp32", "first": "i64"}
     types |= {"count": "i32", "width": "i32"}

@@ -10,7 +10,7 @@ import pytest
 from cluster.launch import main
 from cluster.run.command_line import parse
 from cluster.run.prepare import prepare
-from fl.data.by_path import read_arrays
+from fl.data.catalogue import read_arrays
 from fl.data.files import read_image
 from fl.errors import UserError
 from tests.cluster.run import corpus
@@ -80,7 +80,7 @@ def test_an_archive_that_is_larger_than_memory_is_not_unpacked(
 ) -> None:
     np.savez_compressed(tmp_path / "d.npz", images=np.zeros(10**6, np.uint8), labels=LABELS)
     sizes = {"SC_PAGE_SIZE": 1000, "SC_PHYS_PAGES": 1000}
-    monkeypatch.setattr("fl.data.by_path.os.sysconf", sizes.__getitem__)
+    monkeypatch.setattr("fl.data.catalogue.os.sysconf", sizes.__getitem__)
     with pytest.raises(UserError, match="more than this machine's memory"):
         read_arrays(tmp_path / "d.npz", ("images", "labels"))
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fl.condensation.images import nearest
 from fl.condensation.kip import KipTraining, checked_set, distil, joined, share_images
-from fl.condensation.nearest import nearest
 from fl.data.shard import Shard
 from fl.federation import TaskInput
 from tests.fl.toy import PROBLEM, shard, task_input

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fl.condensation.augment import KINDS
+from fl.condensation.images import KINDS
 from fl.condensation.task import condense, send_mean_logits
 from fl.exchange import prefixed
 from fl.federation import TaskInput, TaskOutput

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl.data.by_path import load_domains
+from fl.data.catalogue import load_domains
 from fl.data.partition import PartitionConfig, make_partition
 from fl.errors import UserError
 from tests.fl.data.domain_folder import CLASSES, SHADES, tree

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fl.data import files as module
-from fl.data.by_path import read_path
+from fl.data.catalogue import read_path
 from fl.data.files import class_folders, image_files, pixels, read_image
 from fl.data.own import as_dataset
 from fl.errors import UserError

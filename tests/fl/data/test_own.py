@@ -12,8 +12,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Subset
 
-from fl.data.by_path import is_path, read_arrays, read_hugging_face, read_path
-from fl.data.catalogue import load, short_name
+from fl.data.catalogue import is_path, load, read_arrays, read_hugging_face, read_path, short_name
 from fl.data.datasets import Dataset, Split
 from fl.data.own import as_dataset
 from fl.data.partition import PartitionConfig, hold_out, make_partition

@@ -14,9 +14,9 @@ import torch
 from fl.events import Epoch, Event, Events
 from fl.fusion import checkpoints as checkpoints_module
 from fl.fusion.checkpoints import Checkpoints, load_tensors
+from fl.fusion.fit import State, put_aside
 from fl.fusion.rank import Report
 from fl.fusion.server import SingleServer
-from fl.fusion.state import State, put_aside
 from fl.models.common import digest_of
 from tests.fl.fusion.serving import CE, CONFIG, TEST, data, model, server
 from tests.fl.toy import CPU, PROBLEM, Told, named, same_bits

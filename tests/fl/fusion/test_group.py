@@ -13,9 +13,8 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 from fl.fusion.distillation import EachMember, LearnedFusionLoss, Weighing
-from fl.fusion.fit import Fit, FitConfig, FitSpec
+from fl.fusion.fit import Fit, FitConfig, FitSpec, State
 from fl.fusion.group import Group, PeerLostError, ProcessGroup, StrangerError, proof
-from fl.fusion.state import State
 from fl.server import Loss
 from tests.fl.fusion.networks import (
     KNOWLEDGE,

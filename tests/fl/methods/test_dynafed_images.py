@@ -1,9 +1,9 @@
 """Images learned from a path: the gradient is the true one, and they lead along the path."""
 
-import pytest
 import torch
 from torch import nn
 
+from fl.federation import RunSpec
 from fl.methods import dynafed
 from fl.methods.dynafed import MatchingConfig, match_trajectory
 
@@ -57,7 +57,8 @@ def learned(seed: int = 0, iterations: int = 60) -> tuple[torch.Tensor, torch.Te
     model = tiny().float()
     path = [{n: t.float() for n, t in state.items()} for state in path_of(tiny(), 6)]
     config = MatchingConfig(images_per_class=2, iterations=iterations, inner_steps=5, augment=())
-    return match_trajectory(model, path, config, image_shape=(1, 2, 2), num_classes=3, seed=seed)
+    run_spec = RunSpec.of_images((1, 2, 2), num_classes=3, seed=seed)
+    return match_trajectory(model, path, config, run_spec)
 
 
 def test_a_model_that_trains_on_the_images_comes_nearer_to_where_the_path_went() -> None:
@@ -76,15 +77,3 @@ def test_the_same_seed_learns_the_same_images() -> None:
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     torch.testing.assert_close(labels.sum(1), torch.ones(6))
-
-
-def test_a_path_that_is_too_short_is_refused() -> None:
-    with pytest.raises(ValueError, match="4 models or more"):
-        match_trajectory(
-            tiny(),
-            path_of(tiny(), 3),
-            MatchingConfig(),
-            image_shape=(1, 2, 2),
-            num_classes=3,
-            seed=0,
-        )

@@ -12,7 +12,7 @@ from fl.models.ensemble import Ensemble
 from fl.seeding import seeded
 from fl.training.optimizers import SGD, Adam, Proximal
 from fl.training.recipe import Step, minimise
-from fl.training.reduced import Reduced, reduced
+from fl.training.reduced import Reduced
 from tests.fl.toy import same_bits
 
 NUMBERS = {
@@ -48,7 +48,7 @@ def state(model: nn.Module) -> dict[str, Tensor]:
 def test_it_gives_the_same_logits(sides: tuple[int, int], optimizer: SGD | Adam | None) -> None:
     model = vgg9(sides)
     before, logits = state(model), model(images(sides))
-    with reduced(model, optimizer):
+    with Reduced(model, optimizer):
         torch.testing.assert_close(model(images(sides)), logits)
         columns = len(model.get_parameter("classifier.1.weight")[0])
         kept = NUMBERS[sides][isinstance(optimizer, Adam)]
@@ -64,7 +64,7 @@ def trained(
     sides = model.map_shape
     assert isinstance(sides, tuple)
     batches = [images((8 * sides[0], 8 * sides[1]), count) for count in (4, 3, 7, 1, 2)]
-    with reduced(model, optimizer, when=reduce) as own:
+    with Reduced(model, optimizer, when=reduce) as own:
         parameters = list(model.parameters())
         steps = (Step(F.cross_entropy(model(x), torch.arange(len(x)) % 3)) for x in batches)
         minimise(steps, [parameters], optimizer.for_cohort([parameters]), own.scale_gradients)
@@ -110,7 +110,7 @@ def test_each_member_of_an_ensemble_is_reduced_and_other_models_are_left_as_they
     members = [vgg9((8, 8)), build_classifier("cnn", (1, 8, 8), 3, width=0.1).double().eval()]
     ensemble = Ensemble(members).double()
     before, logits = state(ensemble), ensemble(images((8, 8)))
-    with reduced(ensemble) as own:
+    with Reduced(ensemble) as own:
         assert len(own.weights) == 1
         assert own.whole().keys() == before.keys()
         torch.testing.assert_close(ensemble(images((8, 8))), logits)

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fl.condensation.augment import KINDS, draw_augmentation, sampled
+from fl.condensation.images import KINDS, draw_augmentation, sampled
 
 
 @pytest.mark.parametrize("kind", KINDS)
