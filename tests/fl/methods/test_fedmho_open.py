@@ -11,7 +11,7 @@ from torch import Tensor
 from fl.clients import Clients
 from fl.errors import UserError
 from fl.federation import Update
-from fl.methods import fedmho_open
+from fl.methods import fedmho, fedmho_open
 from fl.methods.fedmho_open import FedMHOOpenConfig, label_trust
 from fl.methods.uploads import load_classifier, send_label_counts, untrained_classifier
 from fl.seeding import seed_for
@@ -126,7 +126,7 @@ def test_unmoved_samples_are_the_decoders_own() -> None:
 
 def rows_of(update: Update, server: WatchedServer) -> int:
     generators = [u for u in uploads()[0] if u.client.role == "generator"]
-    allocation = fedmho_open.allocate(generators, server, OPEN)
+    allocation = fedmho.allocate(generators, server, OPEN)
     return int(allocation[generators.index(update)].sum())
 
 

@@ -172,7 +172,7 @@ def test_modules_that_do_not_follow_one_another_are_refused(model: nn.Module) ->
 def test_models_with_branches_are_refused_by_name(name: str, kind: str) -> None:
     with torch.device("meta"):
         model = build_classifier(name, COLOR, 10, width=0.1)
-    with pytest.raises(UserError, match=rf"such as m1, m2, cnn, convnet or vgg9; got {kind}"):
+    with pytest.raises(UserError, match=rf"as of m1, m2, cnn, convnet and vgg9; got {kind}"):
         Layers(model)
 
 
