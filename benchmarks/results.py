@@ -149,7 +149,7 @@ def run_missing(path: Path, runs: suite_runs.Runs, job: Job) -> dict[Cell, list[
 
 def verified(runs: suite_runs.Runs, lines: run_lines.Lines) -> str:
     """What the first seed of each cell comes to now, beside its line: a table."""
-    first = dict(reversed(runs))
+    first = dict(reversed(runs))  # by cell its first seed, which comes last here
     now = suite_runs.run_all({key: runs[key] for key in runs if first[key[0]] == key[1]})
     rows = []
     for figure in now:
@@ -323,6 +323,8 @@ def main(options: Options, folder: Path = PAGES) -> int:
         flags = [f"--since {options.since}"] if options.since else []
         flags += ["--recorded"] if options.recorded else []
         for name, page in pages.items():
+            if options.verify and getattr(TABLES[name], "func", None) is not of_runs:
+                raise UserError(f"--verify goes with tables of a suite's runs, not with {name}")
             text = TABLES[name](Job(own, made, folder))
             if options.verify:
                 print(f"\n{text}", flush=True)

@@ -116,9 +116,8 @@ class Rounds:
         if evaluate is None:
             assert model is not None, "without a global model there is nothing to test by default"
             evaluate = partial(server.evaluate, model)
-        if self._metrics and (model is None or not whole):
-            why = "has none" if model is None else "trains only some of its layers"
-            raise UserError(f"metrics are of the global model, and this method {why}")
+        if not whole or model is None:
+            self._refuse_metrics("has none" if model is None else "trains only some of its layers")
         self._go_on(clients, server, model, memory)
         if self.start is None:
             self.start = evaluate()
@@ -141,6 +140,10 @@ class Rounds:
             if self.stopped:
                 return
             before, saving = after, time.perf_counter() - after.now
+
+    def _refuse_metrics(self, why: str) -> None:
+        if self._metrics:
+            raise UserError(f"metrics are of the global model, and this method {why}")
 
     def _has_settled(self) -> bool:
         """Whether no round of the last ``stop_after`` was more accurate than those before."""

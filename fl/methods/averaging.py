@@ -164,11 +164,8 @@ class Averaging:
         """
         clients, server, config = self.clients, self.server, self._config
         kept = [name for name, recipient in (also or {}).items() if recipient == "client"]
-        if kept and clients.may_drop:
-            raise UserError(
-                f"on_client_failure drop: the {kept[0]} of a dropped client would stay in the "
-                "server's sum; allowed is stop"
-            )
+        if kept:
+            self._refuse_drops(kept[0])
         goes_to: Recipient | GoesTo = "server"
         if also or own_layers:
             goes_to = partial(recipient_of, also or {}, own_layers or {})
@@ -189,6 +186,13 @@ class Averaging:
             with server.events.phase("fusion"):
                 weigh = weight or self._weight
                 yield average_each(self.model, updates, clients, server, weight=weigh, rule=rule)
+
+    def _refuse_drops(self, kept: str) -> None:
+        if self.clients.may_drop:
+            raise UserError(
+                f"on_client_failure drop: the {kept} of a dropped client would stay in the "
+                "server's sum; allowed is stop"
+            )
 
     def _copied(self, without: Mapping[Training, Set[str]] | None) -> dict[Training, Tensors]:
         """The averages, which do not change when the next ones are loaded."""

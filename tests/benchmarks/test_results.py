@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,17 @@ def test_verify_runs_the_first_seed_of_each_line_again(monkeypatch: pytest.Monke
     assert text.splitlines()[-1] == "| digits-fedavg | 0123abc | 50.00 | 75.00 |"
 
 
-def test_a_verified_table_leaves_its_page_as_it_is(page: Path) -> None:
-    assert main(Options(tables=("placement",), verify=True), page.parent) == 0
+def test_a_verified_table_leaves_its_page_as_it_is(
+    page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def of_runs(name: str, cells: object, job: Job) -> str:
+        return "| differs |"
+
+    monkeypatch.setattr(results, "of_runs", of_runs)
+    monkeypatch.setitem(results.TABLES, "study", partial(of_runs, "study", None))  # type: ignore[arg-type]
+    assert main(Options(tables=("study",), verify=True), page.parent) == 0
+    assert "| differs |" in capsys.readouterr().out
     assert page.read_text() == PLACES
+    # What a program measures it would draw into the page's pictures.
+    assert main(Options(tables=("placement",), verify=True), page.parent) == 2
+    assert "not with placement" in capsys.readouterr().err
