@@ -73,7 +73,6 @@ def test_a_command_says_what_it_would_do(name: str, tmp_path: Path) -> None:
         env=environment() | {"PATH": path, "PYTHONPATH": str(EXAMPLES.parent)},
         capture_output=True,
         text=True,
-        timeout=250,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 def run(folder: Path, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *arguments]
     done = subprocess.run(
-        command, env=environment(folder), cwd=ROOT, capture_output=True, text=True, timeout=240
+        command, env=environment(folder), cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == status, done.stdout + done.stderr
     return done
@@ -48,6 +48,5 @@ def test_a_run_in_one_process_imports_nothing_that_takes_seconds(tmp_path: Path)
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
     )
     assert json.loads(done.stdout.splitlines()[-1]) == [0, []]

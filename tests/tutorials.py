@@ -102,7 +102,6 @@ def _typed(command: str, folder: Path, environ: Mapping[str, str]) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=800,  # pytest's own limit ends it sooner, where it is not raised
         check=False,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}"

@@ -68,7 +68,6 @@ def run(
         line if drawn else undrawn(line),
         capture_output=True,
         text=True,
-        timeout=240,
         env=environment() | environ,
         check=False,
     )

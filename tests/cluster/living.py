@@ -33,7 +33,7 @@ def kill_with_family(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL for all of it at once, as if the machine had gone."""
     family = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGKILL)
-    process.wait(timeout=20)
+    process.wait()
     for member in family:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()

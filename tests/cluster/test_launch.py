@@ -200,14 +200,14 @@ def test_a_stopped_run_leaves_no_process_and_resumes_to_the_same_result(
         command(tmp_path, *SLOW), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     )
     metrics = tmp_path / "run" / "metrics.jsonl"
-    wait_until(lambda: metrics.exists() and "client_end" in metrics.read_text(), seconds=120)
+    wait_until(lambda: metrics.exists() and "client_end" in metrics.read_text())
     family = psutil.Process(process.pid).children(recursive=True)
     if how == signal.SIGKILL:
         # Ray's agents end once they have told the dead cluster of it in vain, which takes a minute.
         family = [p for p in family if p.name() not in AGENTS]
     process.send_signal(how)
     began = time.monotonic()
-    process.wait(timeout=20)
+    process.wait()
     if how == signal.SIGINT:
         assert process.returncode == 130, process.stderr and process.stderr.read()
         assert time.monotonic() - began < 5

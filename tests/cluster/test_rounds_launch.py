@@ -61,9 +61,7 @@ def test_a_run_on_ray_that_is_killed_in_round_3_goes_on_to_the_bits_of_one_proce
     process = subprocess.Popen(
         command(tmp_path / "ray", *FEDD2S), env=environment(), stdout=subprocess.DEVNULL
     )
-    wait_until(
-        lambda: metrics.exists() and metrics.read_text().count('"event": "round"') >= 2, seconds=240
-    )
+    wait_until(lambda: metrics.exists() and metrics.read_text().count('"event": "round"') >= 2)
     kill_with_family(process)
     assert metrics.read_text().count('"event": "round"') < 5
     resumed = run(tmp_path / "ray", "--resume")

@@ -70,7 +70,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         done = kinds(folder).count("epoch")
         wait_until(lambda: kinds(folder).count("epoch") > done + 2, 60)
         process.send_signal(signal.SIGINT)
-        _, complaint = process.communicate(timeout=60)
+        _, complaint = process.communicate()
         assert process.returncode == 130, complaint
     finally:
         process.kill()
@@ -153,7 +153,7 @@ def test_ray_lets_nobody_join_without_the_token(run: Run) -> None:
         for guess in ({}, {AUTHENTICATION: "token", TOKEN: "a" * 64})
     ]
     for stranger in tries:
-        printed, complaint = stranger.communicate(timeout=90)
+        printed, complaint = stranger.communicate()
         assert (stranger.returncode, printed) == (1, "")
         assert "Failed to connect" in complaint
 

@@ -18,7 +18,7 @@ def test_the_page_runs_as_a_notebook_and_shows_its_result(tmp_path: Path) -> Non
         cells=[nbformat.v4.new_code_cell(s) for s in (script, "result")]
     )
     client = nbclient.NotebookClient(
-        book, timeout=240, resources={"metadata": {"path": str(tmp_path)}}
+        book, timeout=None, resources={"metadata": {"path": str(tmp_path)}}
     )
     done = client.execute()
     shown = done.cells[1].outputs[-1]["data"]["text/html"]

@@ -86,7 +86,7 @@ class RealSlurm:
     def call(self, *arguments: str, check: bool = True) -> str:
         """Output of a Slurm command."""
         done = subprocess.run(
-            arguments, env=self.environ, capture_output=True, text=True, timeout=60, check=check
+            arguments, env=self.environ, capture_output=True, text=True, check=check
         )
         return done.stdout.strip()
 

@@ -77,8 +77,8 @@ def logs(run_dir: Path) -> str:
     )
 
 
-def nobody_left(slurm: RealSlurm, seconds: float = 90) -> None:
-    wait_until(lambda: not [*slurm.processes_of("alpha"), *slurm.processes_of("beta")], seconds)
+def nobody_left(slurm: RealSlurm) -> None:
+    wait_until(lambda: not [*slurm.processes_of("alpha"), *slurm.processes_of("beta")])
 
 
 def test_a_run_over_two_nodes_equals_one_here(slurm: RealSlurm, tmp_path: Path) -> None:

@@ -43,5 +43,5 @@ def test_the_environment_names_the_signal(monkeypatch: pytest.MonkeyPatch) -> No
             if value:
                 monkeypatch.setenv("SUBMITIT_PREEMPT_SIGNAL", value)
             command = [sys.executable, "-c", SIGNAL]
-            done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
             assert done.stdout.strip() == expected

@@ -55,7 +55,7 @@ def sweep(root: Path, space: Any, *arguments: str) -> subprocess.CompletedProces
 
 def run(line: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        undrawn(line), capture_output=True, text=True, timeout=900, env=workplace(), check=False
+        undrawn(line), capture_output=True, text=True, env=workplace(), check=False
     )
 
 
@@ -64,7 +64,7 @@ def kill_sweep(line: list[str], enough: Callable[[], object]) -> None:
     process = subprocess.Popen(
         undrawn(line), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=workplace()
     )
-    wait_until(enough, seconds=400)
+    wait_until(enough)
     kill_with_family(process)
 
 

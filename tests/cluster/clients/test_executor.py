@@ -162,7 +162,7 @@ def test_clients_that_hang_or_are_stopped_are_ended_tried_again_and_named(
         assert "had not finished after 3 s (attempt 2 of 2)" in failed.reason
     assert [e["client"] for e in named(heard, "client_failed")].count(1) == 2
     pids = [int(pid) for pid in file.read_text().split()]
-    wait_until(lambda: not any(alive(pid) for pid in pids), seconds=30)
+    wait_until(lambda: not any(alive(pid) for pid in pids))
 
 
 def light(client: int, task=train_by_recipe) -> Job:  # type: ignore[no-untyped-def]

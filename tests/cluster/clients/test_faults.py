@@ -224,7 +224,7 @@ def test_three_client_classes_are_assigned_three_different_shares(cluster: Clust
     assert executor.rates["cnn"] < 1.0
     # A process serves one client after another.
     assert len({int(unpack(packed)[0]["pid"]) for packed in updates.values()}) < 6
-    wait_until(lambda: ray.available_resources().get("GPU") == before["GPU"], seconds=20)
+    wait_until(lambda: ray.available_resources().get("GPU") == before["GPU"])
 
 
 def nobody_holds_a_gpu(bundles: Bundles) -> None:

@@ -70,7 +70,7 @@ def start(root: Path, run: str, answers: Any) -> Any:
 def test_three_runs_at_once_train_each_client_once(tmp_path: Path, trainings: Path) -> None:
     answers = FORK.Queue()
     processes = [start(tmp_path, run, answers) for run in "abc"]
-    told = [answers.get(timeout=60) for _ in processes]
+    told = [answers.get() for _ in processes]
     for process in processes:
         process.join(60)
     assert sorted(trainings.read_text().split()) == list("0123")
@@ -87,7 +87,7 @@ def test_who_is_killed_holds_up_nobody(tmp_path: Path, trainings: Path) -> None:
     while not trainings.exists():
         time.sleep(0.01)
     waiting = start(tmp_path, "waiting", answers)
-    assert answers.get(timeout=60) == ("waiting", [0, 1, 2, 3], 1)
+    assert answers.get() == ("waiting", [0, 1, 2, 3], 1)
     for process in (dying, waiting):
         process.join(60)
     assert dying.exitcode == -signal.SIGKILL
@@ -143,5 +143,5 @@ def test_on_another_system_than_linux_a_lock_is_held_until_it_is_given_up(
         change("one")
         other = FORK.Process(target=attempt)
         other.start()
-        assert found.get(timeout=30) is free
+        assert found.get() is free
         other.join()

@@ -85,11 +85,11 @@ def port_10001() -> Iterator[None]:
 def test_a_member_waits_for_a_late_head_and_gives_up_if_it_is_killed(tmp_path: Path) -> None:
     meeting = tmp_path / "shared place"
     member = start(MEMBER, meeting)
-    wait_until(lambda: (meeting / "node-1.log").exists(), seconds=60)
+    wait_until(lambda: (meeting / "node-1.log").exists())
     time.sleep(2)
     assert member.poll() is None
     head = start(HEAD, meeting, 120, 600, 2)
-    wait_until(lambda: (meeting / "met").exists(), seconds=120)
+    wait_until(lambda: (meeting / "met").exists())
     members, heads = family(member), family(head)
     record = meeting / "head.json"
     assert [stat.S_IMODE(f.stat().st_mode) for f in (record, meeting)] == [0o600, 0o700]
@@ -108,7 +108,7 @@ def test_a_member_waits_for_a_late_head_and_gives_up_if_it_is_killed(tmp_path: P
     assert not {door.host for door in agents} & {"::", "0.0.0.0"}
     assert 10001 not in {door.port for door in opened}
     head.kill()
-    _, complaint = member.communicate(timeout=60)
+    _, complaint = member.communicate()
     assert "is gone" in complaint
     assert all_end(members, 10)
     # Nobody was left to end these at once.
@@ -125,11 +125,11 @@ def test_a_member_waits_for_a_late_head_and_gives_up_if_it_is_killed(tmp_path: P
 @pytest.mark.slow
 def test_a_cluster_of_one_node_is_reached_from_this_host_alone(tmp_path: Path) -> None:
     head = start(HEAD, tmp_path / "meeting", 120, 120, 1)
-    wait_until(lambda: (tmp_path / "meeting" / "met").exists(), seconds=120)
+    wait_until(lambda: (tmp_path / "meeting" / "met").exists())
     started = family(head)
     found = doors(started)
     (tmp_path / "meeting" / "seen").touch()
-    printed, complaint = head.communicate(timeout=60)
+    printed, complaint = head.communicate()
     assert head.returncode == 0, complaint
     assert all_end(started, 10)
     assert not (tmp_path / "meeting" / "head.json").exists()
@@ -150,7 +150,7 @@ def test_a_directory_that_others_can_write_to_is_no_meeting_place(tmp_path: Path
 def test_a_node_that_never_joins_is_named_with_its_last_lines(tmp_path: Path) -> None:
     (tmp_path / "node-1.log").write_text("no space left on device\n")
     head = start(HEAD, tmp_path, 2, 0, 2)
-    _, complaint = head.communicate(timeout=120)
+    _, complaint = head.communicate()
     assert head.returncode == 1
     last = complaint[complaint.index("GatheringError") :]
     assert "1 of 2 nodes did not join" in last

@@ -46,7 +46,7 @@ def test_children_orphans_and_the_stubborn_are_ended(tmp_path: Path) -> None:
         tmp_path / "ids",
     )
     neighbour = subprocess.Popen(["sleep", "60"])
-    assert process.wait(timeout=30) == 0
+    assert process.wait() == 0
     ids = [int(word) for word in (tmp_path / "ids").read_text().split()]
     assert len(ids) == 2
     assert not any(alive(pid) for pid in ids)
@@ -65,9 +65,9 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
         """,
         tmp_path / "id",
     )
-    process.wait(timeout=30)
+    process.wait()
     pid = int((tmp_path / "id").read_text())
-    wait_until(lambda: not alive(pid), seconds=5)
+    wait_until(lambda: not alive(pid))
 
 
 @pytest.mark.process
@@ -82,4 +82,4 @@ def test_a_child_can_be_deaf_to_a_signal(tmp_path: Path) -> None:
         """,
         tmp_path / "none",
     )
-    assert process.wait(timeout=30) == 0
+    assert process.wait() == 0

@@ -48,7 +48,6 @@ def run(code: str, *arguments: object) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
     ).stdout
 
 

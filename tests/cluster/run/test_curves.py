@@ -150,7 +150,7 @@ def test_a_wandb_run_is_written_offline(run: Tracked) -> None:
     (kept,) = run.folder.glob("wandb/offline-run-*/*.wandb")
     expected = (b"classifier.width", b"rounds/accuracy", b"run-report", b"final/best_accuracy")
     # wandb's own process writes it, and ends a little later than the run.
-    wait_until(lambda: all(told in kept.read_bytes() for told in expected), seconds=20)
+    wait_until(lambda: all(told in kept.read_bytes() for told in expected))
 
 
 def test_an_event_has_its_figures_at_its_own_step() -> None:
@@ -268,7 +268,7 @@ def test_a_running_tensorboard_sees_it_within_seconds(
     monkeypatch.setattr(curves, "FLUSH_S", 0.05)
     with closing(TensorBoard(tmp_path, MEMBERS)) as board:
         board(told(0, 1, 0.75))
-        wait_until(lambda: "clients/00000/loss" in seen(tmp_path).Tags()["scalars"], seconds=10)
+        wait_until(lambda: "clients/00000/loss" in seen(tmp_path).Tags()["scalars"])
 
 
 def test_a_full_disk_is_an_error_that_names_the_folder(

@@ -242,7 +242,7 @@ def test_the_cluster_begins_beside_the_launch_and_ends_when_nothing_refers_to_it
         time.sleep(0.1)
         assert cluster.ended is None
         early.end()
-        wait_until(lambda: cluster.ended, seconds=30)
+        wait_until(lambda: cluster.ended)
     # Ray's processes die with the thread that started them.
     assert cluster.began is cluster.ended is not threading.current_thread()
     assert cluster.given == {"whole": MACHINE.bundle, "template": None}

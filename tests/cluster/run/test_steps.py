@@ -85,9 +85,9 @@ def test_the_first_step_is_said_before_torch_is_loaded(command: str, question: s
     line = [sys.executable, "-c", code]
     environ = {**os.environ, "PYTHONUNBUFFERED": ""}
     ordered = [*line, "--seed=1"]  # without a word study and sweep say what they need
-    done = subprocess.run(ordered, capture_output=True, text=True, env=environ, timeout=60)
+    done = subprocess.run(ordered, capture_output=True, text=True, env=environ)
     assert (done.returncode, done.stdout) == (7, "loading torch …\n")
-    asked = subprocess.run([*line, question], capture_output=True, text=True, timeout=60)
+    asked = subprocess.run([*line, question], capture_output=True, text=True)
     assert (asked.returncode, asked.stdout) == (7, "")  # an answer comes without a word before
 
 

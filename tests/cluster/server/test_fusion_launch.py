@@ -49,7 +49,7 @@ def test_a_run_killed_inside_fusion_goes_on_there_to_the_same_model(
     process = subprocess.Popen(
         command(tmp_path / "killed", *LONG, how), env=environment(), stdout=subprocess.DEVNULL
     )
-    wait_until(lambda: epochs(run) >= 4, seconds=120)
+    wait_until(lambda: epochs(run) >= 4)
     kill_with_family(process)
     before = epochs(run)
     assert before < 16

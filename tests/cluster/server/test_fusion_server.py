@@ -307,7 +307,7 @@ def test_closing_ends_every_process(server: FusionServer) -> None:
     actors = server.group.actors
     server.close()
     for actor in actors:  # Ray ends them when it gets to it
-        wait_until(lambda a=actor: is_gone(a), seconds=30)
+        wait_until(lambda a=actor: is_gone(a))
 
 
 def is_gone(actor: Any) -> bool:

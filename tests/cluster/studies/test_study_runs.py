@@ -99,7 +99,7 @@ def test_the_drivers_and_its_clients_memory_is_watched(monkeypatch: pytest.Monke
     monkeypatch.setattr(study_runs, "EVERY_S", 0.01)
     with process("ray::ClientActor.run"), process("ray::RankActor"), peaks() as peak:
         held = psutil.Process().memory_info().rss
-        wait_until(lambda: peak.workers, seconds=20)
+        wait_until(lambda: peak.workers)
         time.sleep(0.05)
     assert peak.driver >= held
     assert peak.workers == 1
