@@ -16,6 +16,7 @@ import pytest
 from first_light import Place, Step
 
 from tests.missing import environment
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -103,18 +104,12 @@ first_light.take(steps, Place(out, None, out), 1e12)
 def test_a_killed_driver_leaves_whole_lines_and_no_process(seed: int, tmp_path: Path) -> None:
     told = {"benchmarks": str(BENCHMARKS), "out": str(tmp_path), "path": f"{BENCHMARKS}:{ROOT}"}
     driver = subprocess.Popen([sys.executable, "-c", TELLING.format(**told)])
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "rows.jsonl").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until((tmp_path / "rows.jsonl").exists)
     time.sleep(random.Random(seed).uniform(0, 0.3))
     step = int((tmp_path / "pid").read_text())
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    deadline = time.monotonic() + 5
-    while Path(f"/proc/{step}").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{step}").exists()
+    wait_until(lambda: not Path(f"/proc/{step}").exists())
     assert lines(tmp_path / "steps.jsonl")
     # Linux may cut the write of the line that the kill met: who reads leaves that one out.
     numbers = [row["number"] for row in gpu_page.lines(tmp_path / "rows.jsonl")]
@@ -149,12 +144,10 @@ def test_an_interrupted_driver_says_so_and_ends_its_step(tmp_path: Path) -> None
     command = [sys.executable, str(BENCHMARKS / "first_light.py"), f"--out={tmp_path}"]
     where = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     driver = subprocess.Popen([*command, "--only", "ceilings"], env=where)
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "log.txt").exists() or not (tmp_path / "log.txt").stat().st_size:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    log = tmp_path / "log.txt"
+    wait_until(lambda: log.exists() and log.stat().st_size)
     driver.terminate()
-    assert driver.wait(20) == 130
+    assert driver.wait() == 130
     assert lines(tmp_path / "steps.jsonl")[1:] == [{"step": "ceilings", "status": "interrupted"}]
 
 

@@ -6,10 +6,11 @@ One that only waits to be noticed by its parent is not at work.
 import contextlib
 import signal
 import subprocess
-import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import psutil
+
+from tests.waiting import wait_until
 
 
 def alive(pid: int) -> bool:
@@ -19,14 +20,9 @@ def alive(pid: int) -> bool:
         return False
 
 
-def all_end(processes: Iterable[psutil.Process], seconds: float) -> bool:
-    """Whether all have ended within the time."""
-    deadline = time.monotonic() + seconds
-    while any(alive(p.pid) for p in processes if p.is_running()):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
+def await_end(processes: Sequence[psutil.Process]) -> None:
+    """Returns once all have ended."""
+    wait_until(lambda: not any(alive(p.pid) for p in processes if p.is_running()))
 
 
 def kill_with_family(process: subprocess.Popen[bytes]) -> None:

@@ -19,7 +19,7 @@ from cluster.hardware import multi_node_ray
 from cluster.hardware.inventory import Inventory
 from cluster.hardware.multi_node_ray import attend, tail
 from fl.errors import UserError
-from tests.cluster.living import all_end
+from tests.cluster.living import await_end
 from tests.cluster.strangers import answers, doors
 from tests.waiting import wait_until
 
@@ -110,7 +110,7 @@ def test_a_member_waits_for_a_late_head_and_gives_up_if_it_is_killed(tmp_path: P
     head.kill()
     _, complaint = member.communicate()
     assert "is gone" in complaint
-    assert all_end(members, 10)
+    await_end(members)
     # Nobody was left to end these at once.
     for process in heads:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -131,7 +131,7 @@ def test_a_cluster_of_one_node_is_reached_from_this_host_alone(tmp_path: Path) -
     (tmp_path / "meeting" / "seen").touch()
     printed, complaint = head.communicate()
     assert head.returncode == 0, complaint
-    assert all_end(started, 10)
+    await_end(started)
     assert not (tmp_path / "meeting" / "head.json").exists()
     assert printed.startswith("127.0.0.1:")
     assert {door.process for door in found} >= {"gcs_server", "raylet"}

@@ -74,6 +74,8 @@ class Neighbour:
         self.process.communicate()
 
 
+# A classifier and a decoder: each client's process takes seconds to import.
+FEW = ("--name=run", "--num-clients=2")
 # The neighbour's GPU is a logical one, whose memory nobody knows.
 SHARES = ("--resources.classifier.gpus=0.5", "--resources.generator.gpus=0.25")
 
@@ -88,14 +90,14 @@ def neighbour() -> Iterator[Neighbour]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("undisturbed")
-    done = launch(root, "--name=run", "--runtime=inprocess")
+    done = launch(root, *FEW, "--runtime=inprocess")
     assert done.returncode == 0, done.stderr
     return root / "run"
 
 
 def start(output_dir: Path, **environ: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        undrawn(command(output_dir, "--name=run")),
+        undrawn(command(output_dir, *FEW)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -148,7 +150,7 @@ def test_a_joined_cluster_is_used_and_left_running_also_by_an_interrupted_guest(
     neighbour: Neighbour, undisturbed: Path, tmp_path: Path
 ) -> None:
     before = int(neighbour.count().split()[0])
-    joining = ("--name=run", *SHARES, f"--ray-address={neighbour.address}")
+    joining = (*FEW, *SHARES, f"--ray-address={neighbour.address}")
     process = subprocess.Popen(
         command(tmp_path, *joining),
         stdout=subprocess.DEVNULL,
