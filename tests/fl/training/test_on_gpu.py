@@ -28,8 +28,9 @@ def trainings() -> Iterator[Training]:
     """Those that methods assign, each kind of record by each model once, and what settings make of
     the plain ones."""
     met: set[tuple[object, str]] = set()
-    for method in METHODS.values():
-        for assignment in method.assign(small(method.config()), 4, PROBLEM):
+    for name, method in METHODS.items():
+        epochs = 2 if name.startswith("fedrep") else 1  # of two stages
+        for assignment in method.assign(small(method.config(), epochs=epochs), 4, PROBLEM):
             own = assignment.training
             if (type(own), own.model) not in met:
                 met.add((type(own), own.model))
