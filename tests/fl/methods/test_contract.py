@@ -18,6 +18,7 @@ from fl import executor
 from fl.bounds import Settings, bounds_in
 from fl.clients import Clients
 from fl.condensation.kip import KipTraining
+from fl.condensation.task import CondensationConfig
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import ClientEnd, Epoch, Event, RoundEnd, RoundsResumed
@@ -36,6 +37,7 @@ DROPPING = {"dropping": Dropping(rate=1)}
 CHANGES: dict[str, dict[str, Any]] = {
     "fedbn": {"tested": "personal"},
     "dynafed": {"trajectory": 3, "matching": MatchingConfig(iterations=2, inner_steps=2)},
+    "fedaf": {"condensation": small(CondensationConfig(model="cnn"), batch_size=8)},
     "fedseq": {"clusters": 2},
     "hfldd": {"groups": 2, "kip": KipTraining(images=6, steps=3, targets=4, stop="never")},
     "fedper+": DROPPING,
