@@ -18,7 +18,6 @@ from fl import executor
 from fl.bounds import Settings, bounds_in
 from fl.clients import Clients
 from fl.condensation.kip import KipTraining
-from fl.condensation.task import CondensationConfig
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import ClientEnd, Epoch, Event, RoundEnd, RoundsResumed
@@ -28,7 +27,7 @@ from fl.methods.dynafed import MatchingConfig
 from fl.methods.personal import Dropping
 from fl.methods.prototypes import ParticipationConfig, participants
 from fl.methods.registry import METHODS
-from tests.fl.methods.small import CLIENTS, Run, problem, rounds_of, small
+from tests.fl.methods.small import CLIENTS, Run, light, problem, rounds_of, small
 from tests.fl.methods.small import play as play_small
 from tests.fl.toy import same_bits
 
@@ -37,7 +36,6 @@ DROPPING = {"dropping": Dropping(rate=1)}
 CHANGES: dict[str, dict[str, Any]] = {
     "fedbn": {"tested": "personal"},
     "dynafed": {"trajectory": 3, "matching": MatchingConfig(iterations=2, inner_steps=2)},
-    "fedaf": {"condensation": small(CondensationConfig(model="cnn"), batch_size=8)},
     "fedseq": {"clusters": 2},
     "hfldd": {"groups": 2, "kip": KipTraining(images=6, steps=3, targets=4, stop="never")},
     "fedper+": DROPPING,
@@ -65,10 +63,8 @@ COUNTS = 8 * 10
 
 def toy(name: str) -> Any:
     """The method's settings; of the clients not all take part, where it lets some be absent."""
-    config = replace(small(METHODS[name].config(), batch_size=8), **CHANGES.get(name, {}))
-    model = getattr(getattr(config, "classifier", None), "model", None)
-    if model == "vgg9" and not name.startswith("fedmho"):  # whose servers drop units
-        config = replace(config, classifier=replace(config.classifier, model="cnn"))
+    settings = light(name, small(METHODS[name].config(), batch_size=8))
+    config = replace(settings, **CHANGES.get(name, {}))
     return replace(config, participation=SHARE) if hasattr(config, "participation") else config
 
 

@@ -305,7 +305,7 @@ def test_fedicts_rounds_are_those_of_a_plain_loop(alignment: str) -> None:
 
 # FedMD.
 
-PUBLIC = torch.rand(40, *SPEC.image_shape, generator=torch.Generator().manual_seed(1))
+PUBLIC = torch.rand(20, *SPEC.image_shape, generator=torch.Generator().manual_seed(1))
 INPUTS = {"auxiliary": PUBLIC}
 
 
