@@ -18,7 +18,7 @@ WORKERS ?= 2
 PYTEST := $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # What a contributor runs first: the tests of fl/ and kernels/ without the methods, a minute on
-# two cores. Add the file of the method that you change, such as tests/fl/methods/test_moon.py.
+# two cores. Add the file of the method that you change, such as tests/fl/methods/test_fedmho.py.
 quick: $(TOOLS)
 	$(PYTEST) -m "not slow and not gpu" --ignore=tests/fl/methods tests/fl tests/kernels $(ARGS)
 

@@ -1,4 +1,4 @@
-"""What the tests of personalised methods share: a federation of five, whole runs, plain loops."""
+"""What the tests of personalised methods share: a federation of four, whole runs, plain loops."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -18,8 +18,8 @@ from tests.fl.methods.plain_runs import BATCH, EPOCHS, LR, Runs, averaged
 from tests.fl.methods.tiny import tiny_data
 from tests.fl.toy import same_bits
 
-CLIENTS = 5
-DATA = tiny_data(train=200, test=20)
+CLIENTS = 4
+DATA = tiny_data(train=99, test=20)
 SPEC = RunSpec.of_images(DATA.image_shape, num_classes=10, seed=0)
 LOCAL: dict[str, Any] = {"epochs": EPOCHS, "batch_size": BATCH, "optimizer": "sgd", "lr": LR}
 __all__ = ["averaged", "batches", "federation", "samples", "sizes", "store", "train"]

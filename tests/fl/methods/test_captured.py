@@ -21,7 +21,7 @@ def test_a_servers_step_is_the_same_operations_each_time_and_waits_for_none(
 ) -> None:
     found = of_every_step(monkeypatch)
     config = small(METHODS[name].config(), epochs=3, batch_size=4)
-    play(name, config, problem(120, 20, 0.0), tmp_path)
+    play(name, config, problem(48, 20, 0.0), tmp_path)
     assert found
     for times in found.values():
         assert_can_be_captured(times)

@@ -2,6 +2,8 @@
 
 import math
 from dataclasses import replace
+from functools import cache
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -49,6 +51,10 @@ def play(config: Any, count: int = 1) -> tuple[Outcome, Clients, WatchedServer]:
     clients, server = federation(config)
     run = fedaf.run if isinstance(config, FedAFConfig) else fedaf.run_feddm
     return run(clients, server, config, rounds=Rounds(count)), clients, server
+
+
+played = cache(play)
+"""The same run is made once, for tests that only look at it."""
 
 
 def weights(outcome: Outcome) -> Tensor:
@@ -138,7 +144,7 @@ def test_logits_and_soft_labels_are_of_the_same_classes() -> None:
 
 
 def test_the_ledger_counts_what_the_paper_counts() -> None:
-    outcome, clients, _ = play(AF)
+    outcome, clients, _ = played(AF)
     model = sum(t.nbytes for t in state_sent(outcome.model).values())
     for k in range(3):
         classes = len(labels_of(k).unique())
@@ -150,19 +156,6 @@ def test_the_ledger_counts_what_the_paper_counts() -> None:
     _, clients, _ = play(replace(AF, condensation=replace(SMALL, pixels="float")))
     classes = len(labels_of(0).unique())
     assert clients.bytes_up[0] == 4 * classes * 2 * 28 * 28 + 2 * 10 * 10 * 4 + 8 * classes
-
-
-def test_each_term_can_be_left_out() -> None:
-    whole = weights(play(AF)[0])
-    lean = [
-        replace(AF, collaboration=0.0),
-        replace(AF, knowledge=0.0),
-        replace(AF, projections=4),
-        replace(AF, collaboration=0.0, knowledge=0.0),
-    ]
-    found = [whole, *(weights(play(config)[0]) for config in lean)]
-    for k, one in enumerate(found):
-        assert not any(torch.equal(one, other) for other in found[:k])
 
 
 DM = FedDMConfig(condensation=SMALL, fusion=FIT)
@@ -189,7 +182,7 @@ def test_clients_that_could_not_take_the_images_are_refused() -> None:
 
 def test_a_round_trains_the_global_model_on_what_all_clients_condensed() -> None:
     """Against torch's own loop: cross-entropy on the images as sent, in the order of the seed."""
-    outcome, _, server = play(DM)
+    outcome, _, server = played(DM)
     clients, _ = federation(DM)
     twin = starting_classifier(DM.local, server.run_spec)
     sent = clients.train(broadcast=prefixed("classifier", twin))
@@ -212,7 +205,7 @@ def test_a_round_trains_the_global_model_on_what_all_clients_condensed() -> None
 
 
 def test_the_model_goes_down_and_nothing_but_images_and_their_classes_up() -> None:
-    outcome, clients, _ = play(DM)
+    outcome, clients, _ = played(DM)
     model = sum(t.nbytes for t in state_sent(outcome.model).values())
     for member, update in zip(clients.members, federation(DM)[0].train(), strict=True):
         classes = len(update.tensors["classes"])
@@ -221,12 +214,19 @@ def test_the_model_goes_down_and_nothing_but_images_and_their_classes_up() -> No
         assert clients.bytes_down[member.id] == model
 
 
-def test_radius_and_clip_change_what_is_learned() -> None:
-    whole = weights(play(DM)[0])
-    others = [replace(DM, rho=0.0), replace(DM, clip=None)]
-    found = [whole, *(weights(play(config)[0]) for config in others)]
-    for k, one in enumerate(found):
-        assert not any(torch.equal(one, other) for other in found[:k])
+NEITHER = {"collaboration": 0.0, "knowledge": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("whole", "without"),
+    [
+        (AF, [{"collaboration": 0.0}, {"knowledge": 0.0}, {"projections": 4}, NEITHER]),
+        (DM, [{"rho": 0.0}, {"clip": None}]),
+    ],
+)
+def test_each_setting_changes_what_is_learned(whole: Any, without: list[dict[str, Any]]) -> None:
+    found = [weights(played(replace(whole, **own))[0]) for own in ({}, *without)]
+    assert not any(torch.equal(one, other) for one, other in combinations(found, 2))
 
 
 PAIRS = LocalCondensation(images_per_class=2)

@@ -27,7 +27,7 @@ from fl.methods.dynafed import MatchingConfig
 from fl.methods.personal import Dropping
 from fl.methods.prototypes import ParticipationConfig, participants
 from fl.methods.registry import METHODS
-from tests.fl.methods.small import CLIENTS, Run, problem, rounds_of, small
+from tests.fl.methods.small import CLIENTS, Run, light, problem, rounds_of, small
 from tests.fl.methods.small import play as play_small
 from tests.fl.toy import same_bits
 
@@ -63,14 +63,13 @@ COUNTS = 8 * 10
 
 def toy(name: str) -> Any:
     """The method's settings; of the clients not all take part, where it lets some be absent."""
-    config = replace(small(METHODS[name].config()), **CHANGES.get(name, {}))
-    if name in ("fedavg", "fedprox", "moon", "feddyn", "fedgen", "fedseq"):
-        config = replace(config, classifier=replace(config.classifier, model="cnn"))
+    settings = light(name, small(METHODS[name].config(), batch_size=8))
+    config = replace(settings, **CHANGES.get(name, {}))
     return replace(config, participation=SHARE) if hasattr(config, "participation") else config
 
 
 def play(name: str, folder: Path, **options: Any) -> Run:
-    return play_small(name, toy(name), problem(128, 20, 0.25), folder, **options)
+    return play_small(name, toy(name), problem(64, 20, 0.25), folder, **options)
 
 
 def result(run: Run) -> dict[str, Tensor]:
@@ -202,13 +201,17 @@ def test_who_is_absent_neither_uploads_nor_is_counted(
 
 REFUSE_DROPS = ("scaffold", "feddyn")
 """Methods whose server's sum has a part of each client."""
+PARTIAL = [
+    name
+    for name, method in METHODS.items()
+    if hasattr(method.config(), "participation") and name not in REFUSE_DROPS
+]
 
 
+@pytest.mark.parametrize("name", PARTIAL)
 def test_where_all_who_take_part_in_a_round_are_dropped_the_others_go_on(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not hasattr(toy(name), "participation") or name in REFUSE_DROPS:
-        return
     run_jobs, config = executor.run_jobs, replace(toy(name), participation=1 / CLIENTS)
 
     def failing(jobs: Sequence[Job], train: Split) -> list[bytes]:
@@ -217,7 +220,7 @@ def test_where_all_who_take_part_in_a_round_are_dropped_the_others_go_on(
         return run_jobs(jobs, train)
 
     monkeypatch.setattr(executor, "run_jobs", failing)
-    run = play_small(name, config, problem(128, 20, 0.25), tmp_path, dropped={3: "gone"})
+    run = play_small(name, config, problem(64, 20, 0.25), tmp_path, dropped={3: "gone"})
     assert sorted(run.clients.dropped.values()) == ["ZeroDivisionError: no power", "gone"]
     assert {end.round for end in ends(run)} == {*range(1, rounds_of(name) + 1)} - {2}
     assert len(run.outcome.epochs) == rounds_of(name)

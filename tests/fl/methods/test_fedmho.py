@@ -20,7 +20,7 @@ from fl.fusion.aggregation import aggregate_states
 from fl.methods import fedmho
 from fl.methods.fedmho import FedMHOConfig, Teacher, assign
 from fl.methods.method import Assignment
-from fl.methods.registry import METHODS, get_method
+from fl.methods.registry import get_method
 from fl.methods.uploads import load_classifier, untrained_classifier
 from fl.models import Decoder
 from fl.training.generator import GeneratorConfig
@@ -57,7 +57,7 @@ def test_agrees_with_the_naive_twin_step_by_step(teacher: str) -> None:
     outcome, server = rerun(TINY, teacher)
     start, _, result = server.fits["fusion"]
     with torch.random.fork_rng():
-        twin = naive_fedmho(tiny_updates(), server.run_spec, TINY, teacher, steps=10)
+        twin = naive_fedmho(tiny_updates(), server.run_spec, TINY, teacher, steps=6)
 
     for name, tensor in twin.start.items():
         torch.testing.assert_close(start[name], tensor)
@@ -66,7 +66,7 @@ def test_agrees_with_the_naive_twin_step_by_step(teacher: str) -> None:
     torch.testing.assert_close(outcome.synthetic["images"], twin.images)
     assert outcome.synthetic["labels"].tolist() == twin.labels
     assert outcome.synthetic["kept"].tolist() == twin.kept
-    assert result.step_losses[:10] == pytest.approx(twin.losses, rel=1e-4, abs=1e-5)
+    assert result.step_losses[:6] == pytest.approx(twin.losses, rel=1e-4, abs=1e-5)
     asked = outcome.synthetic.get("teacher_logits", torch.empty(0))
     assert len(asked) == (0 if teacher == "none" else len(outcome.synthetic["kept"]))
 
@@ -121,9 +121,8 @@ def test_random_start_ignores_what_the_classifiers_learned() -> None:
     assert all(torch.equal(untrained[n], twice[n]) for n in untrained)
 
 
-@pytest.mark.parametrize("rule", ["median", "norm-clip"])
-def test_the_start_is_what_the_rule_makes_of_the_classifiers(rule: str) -> None:
-    config = changed(aggregate=rule)
+def test_the_start_is_what_the_rule_makes_of_the_classifiers() -> None:
+    config = changed(aggregate="median")
     _, server = rerun(config, "none")
     updates = [u for u in tiny_updates() if u.client.role == "classifier"]
     models = [load_classifier(u, server).state_dict() for u in updates]
@@ -294,21 +293,11 @@ def test_impossible_casts_are_refused(config: FedMHOConfig, clients: int, messag
         {"betas": (float("inf"), 1.0)},
         {"betas": "lerned"},
         {"aggregate": "median", "start": "random"},
-        {"aggregate_norm": 1.0},
     ],
 )
 def test_impossible_settings_are_refused_on_construction(change: dict) -> None:
     with pytest.raises(UserError):
         changed(**change)
-
-
-def test_every_method_is_registered_with_what_it_needs() -> None:
-    for name, method in METHODS.items():
-        assert get_method(name) is method
-        parts = method.assign(method.config(), 10, PROBLEM)
-        assert len(parts) == 10
-    with pytest.raises(UserError, match="fedmho, fedmho-md, fedmho-open"):
-        get_method("fedmoh")
 
 
 def test_allocation_that_rounds_to_nothing_is_refused() -> None:

@@ -133,12 +133,12 @@ def test_as_many_groups_as_clients_without_distillation_is_central_training() ->
 
 def test_a_second_number_of_groups_distils_nobody_again(tmp_path: Path) -> None:
     """Soft labels and sets depend on neither K nor cluster."""
-    play("hfldd", config(groups=CLIENTS), 1, inputs=INPUTS, store=store(tmp_path, "five"))
+    play("hfldd", config(groups=CLIENTS), 1, inputs=INPUTS, store=store(tmp_path, "four"))
     heard: list[Event] = []
     play(
-        *("hfldd", config(groups=3), 1),
+        *("hfldd", config(groups=2), 1),
         inputs=INPUTS,
-        store=store(tmp_path, "three"),
+        store=store(tmp_path, "two"),
         listener=heard.append,
     )
     ends = [e for e in heard if isinstance(e, ClientEnd)]
@@ -217,8 +217,8 @@ def has(k: int, label: int) -> bool:
 
 
 def test_more_groups_than_clients_are_refused() -> None:
-    with pytest.raises(UserError, match="groups must be in 1 to 5"):
-        get_method("hfldd").assign(config(groups=6), CLIENTS, SPEC)
+    with pytest.raises(UserError, match="groups must be in 1 to 4"):
+        get_method("hfldd").assign(config(groups=5), CLIENTS, SPEC)
 
 
 def test_too_few_heads_for_a_rule_are_refused() -> None:

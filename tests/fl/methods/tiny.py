@@ -33,7 +33,7 @@ TINY = FedMHOConfig(
     num_samples=120,
     classifier=ClassifierConfig(width=0.05, epochs=2),
     generator=GeneratorConfig(width=0.1, latent=4, epochs=3),
-    fusion=FitConfig(epochs=4, batch_size=32, lr=1e-3),
+    fusion=FitConfig(epochs=3, batch_size=32, lr=1e-3),
     distil_init=FitConfig(epochs=2, batch_size=32, lr=1e-3),
 )
 

