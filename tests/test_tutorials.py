@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_examples import elsewhere as elsewhere
 from tests.tutorials import PAGES, blocks, run_script, type_commands, typed, write_files
 
 
@@ -20,9 +21,10 @@ def test_every_block_is_one_that_is_run(page: str) -> None:
 
 
 @pytest.mark.process
-def test_own_data_and_model(tmp_path: Path) -> None:
-    printed = run_script("own-data.md", tmp_path)
-    assert printed.splitlines()[-1].startswith("torch.Size([1, 3])")
+@pytest.mark.usefixtures("elsewhere")
+def test_own_data_and_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_script("own-data.md", tmp_path)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("torch.Size([1, 3])")
     write_files("own-data.md", tmp_path)
     type_commands("own-data.md", tmp_path)
 
