@@ -12,6 +12,7 @@ from cluster.run.command_line import parse
 from cluster.run.prepare import prepare
 from fl.data.catalogue import read_arrays
 from fl.data.files import read_image
+from fl.data.partition_file import read_lists
 from fl.errors import UserError
 from tests.cluster.run import corpus
 from tests.cluster.run.corpus import IMAGES, LABELS
@@ -110,18 +111,22 @@ def test_whatever_an_images_decoder_raises_names_the_file(
 
 
 @pytest.mark.parametrize("name", corpus.partitions())
-def test_a_partition_file_that_is_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_a_partition_file_that_is_none(tmp_path: Path, name: str) -> None:
     content, said = corpus.partitions()[name]
     (tmp_path / name).write_bytes(content)
-    parts = {f"x_{part}": IMAGES for part in ("train", "test")}
-    parts |= {f"y_{part}": LABELS for part in ("train", "test")}
-    np.savez(tmp_path / "d.npz", **parts)
-    given = [f"--dataset={tmp_path}/d.npz", "--partition.kind=file", "--classifier.model=cnn"]
-    assert said in refused(
-        tmp_path, capsys, *given, f"--partition.file={tmp_path / name}", named=name
-    )
+    line = str(line_of(read_lists, tmp_path / name, 2, len(LABELS)))
+    assert said in line
+    assert name in line
+    assert "\n" not in line
+    assert len(line) < 400
+
+
+def test_the_command_refuses_such_a_partition_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "far.json").write_text("[[0, 1000000000], [2]]")
+    given = ["--partition.kind=file", f"--partition.file={tmp_path}/far.json"]
+    assert "sample 1000000000" in refused(tmp_path, capsys, *given, named="far.json")
 
 
 @pytest.mark.parametrize(("said", "code"), corpus.PLUGINS.items(), ids=list(corpus.PLUGINS))
