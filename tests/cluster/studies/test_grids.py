@@ -74,18 +74,10 @@ def test_settings_of_a_method_in_the_file_are_its_alone_and_clients_are_shared(
 
 def test_a_grid_may_be_a_file(folder: Path) -> None:
     (folder / "axes.yaml").write_text("method: [fedavg]\nclassifier.epochs: [1, 2]\nseed: 3\n")
-    assert made("axes.yaml") == 0
-    assert written(folder).keys() == {f"grid-classifier.epochs{n}-fedavg-seed3" for n in (1, 2)}
-
-
-def test_methods_that_are_scored_on_different_samples_are_not_ranked(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert made("method=fedavg,local", "--alpha=5") == 0
-    told = capsys.readouterr().out
-    assert "| Row | Method | Accuracy, % | Scored on |" in told
-    assert "scored on different samples, so they are not ranked" in told
-    assert "Rank" not in told
+    runs, _, _ = parse_grid(["axes.yaml", "--preset=mine.yaml"])
+    assert {launch.run.options.classifier.epochs for launch in runs.values()} == {1, 2}
+    names = [f"grid-classifier.epochs{n}-fedavg-seed3" for n in (1, 2)]
+    assert [launch.name for launch in runs.values()] == names
 
 
 @pytest.mark.parametrize(
