@@ -61,7 +61,7 @@ def test_a_run_in_process_and_what_looks_at_it(
 ) -> None:
     monkeypatch.setattr(WRITE_REPORT, draw_nothing)  # it is drawn once, below
     where = [f"--output-dir={tmp_path}"]
-    asked = [*SMALL, *where, "--runtime=inprocess", "--name=run"]
+    asked = [*SMALL, *where, "--num-clients=2", "--runtime=inprocess", "--name=run"]
     assert launch.main([*asked, "--dry-run"]) == 0
     assert launch.main(asked) == 0
     assert launch.main([*asked, "--overwrite"]) == 0  # the lock was given up
