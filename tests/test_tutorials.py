@@ -31,6 +31,24 @@ def test_own_data_and_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.ray
 @pytest.mark.slow
+def test_the_page_about_a_method_runs_as_a_notebook_whose_cells_have_no_file(
+    tmp_path: Path,
+) -> None:
+    nbformat, nbclient = map(pytest.importorskip, ("nbformat", "nbclient"))
+    (script,) = (b.text for b in blocks("own-method.md") if b.title == "my.py")
+    cells = [nbformat.v4.new_code_cell(s) for s in (script, "result")]
+    where = {"metadata": {"path": str(tmp_path)}}
+    book = nbformat.v4.new_notebook(cells=cells)
+    done = nbclient.NotebookClient(book, timeout=240, resources=where).execute()
+    shown = done.cells[1].outputs[-1]["data"]["text/html"]
+    assert "fedmedian on own: accuracy" in shown
+    assert "data:image/svg+xml;base64," in shown
+    (figures,) = tmp_path.glob("runs/*/result.json")
+    assert '"runtime": "ray"' in figures.read_text()
+
+
+@pytest.mark.ray
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["sweep.md", "many-clients.md"])
 def test_commands(page: str, tmp_path: Path) -> None:
     write_files(page, tmp_path)
