@@ -1,6 +1,8 @@
 """The papers' tables as cells: each a configuration of its own, about what its table is about."""
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -81,14 +83,19 @@ def test_every_line_is_a_run_of_its_own() -> None:
         assert plain(runs[name].classifier) == runs["fedavg"].classifier
 
 
+@cache
+def preset(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
+    return found
+
+
 @pytest.mark.parametrize("name", [name for name in TABLES if name != DOMAINS_TABLE])
 def test_no_table_overrides_what_its_preset_has_for_the_method(name: str) -> None:
     """So a rival runs with the settings that were chosen for it at this size."""
     for cell in make(name, "small"):
         if cell.method == cell.registered:  # else it is the method with other settings
             given = dict(a.removeprefix("--").split("=", 1) for a in cell.arguments if "=" in a)
-            preset = yaml.safe_load((PRESETS / f"{given['preset']}.yaml").read_text())
-            own = flatten(preset.get(cell.method) or {})
+            own = flatten(preset(given["preset"]).get(cell.method) or {})
             swept = {setting for setting, _ in cell.settings}
             assert not ({n.replace("-", "_") for n in given} & own.keys()) - swept
 
