@@ -10,7 +10,7 @@ import pytest
 from cluster.launch import main
 from cluster.run.command_line import parse
 from cluster.run.prepare import prepare
-from fl.data.catalogue import read_arrays
+from fl.data.catalogue import read_arrays, read_path
 from fl.data.files import read_image
 from fl.data.partition_file import read_lists
 from fl.errors import UserError
@@ -61,10 +61,12 @@ def test_arrays_that_are_no_data(
 ) -> None:
     given, said = corpus.arrays()[name]
     np.savez(tmp_path / "d.npz", **({"images": IMAGES, "labels": LABELS} | given))
-    line = refused(tmp_path, capsys, f"--dataset={tmp_path}/d.npz")
+    if name in ("half", "deep", "signed", "bright", "no sides"):  # not for every model
+        line = refused(tmp_path, capsys, f"--dataset={tmp_path}/d.npz")
+    else:
+        line = str(line_of(read_path, f"{tmp_path}/d.npz"))
+        assert "d.npz" in line
     assert said in line
-    of_the_model = ("half", "deep", "signed", "bright", "no sides")
-    assert "d.npz" in line or name in of_the_model
 
 
 def test_an_archive_is_of_images_and_labels_that_are_there(tmp_path: Path) -> None:
