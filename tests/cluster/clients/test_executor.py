@@ -21,14 +21,14 @@ from fl.errors import ClientFailed
 from fl.events import PERIOD_S, ClientProgress, Events, report
 from fl.exchange import Upload, pack, unpack
 from fl.executor import InProcess
-from fl.federation import Client, Job, Memory, Request, RunSpec, TaskInput, TaskOutput, Training
+from fl.federation import Job, Memory, Request, RunSpec, TaskInput, TaskOutput, Training
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 from fl.training.sizes import CohortSizes
 from fl.training.task import train_by_recipe
 from tests.cluster.living import alive
 from tests.cluster.outcomes import uploads
-from tests.fl.toy import PROBLEM, Told, client, into, named, split
+from tests.fl.toy import Told, client, into, job_of, named, split
 from tests.waiting import wait_until
 
 RNG = np.random.default_rng(0)
@@ -39,21 +39,12 @@ CLASSIFIER = ClassifierConfig(model="cnn", width=0.3, epochs=2)
 GENERATOR = GeneratorConfig(width=0.1, latent=4, epochs=2)
 
 
-def job(client: int, training: Training = CLASSIFIER, task=None, cpus: float = 1) -> Job:  # type: ignore[no-untyped-def]
-    return Job(
-        task=task or training.task,
-        client=Client(
-            id=client,
-            role="classifier",
-            training=training,
-            num_samples=15,
-            request=Request(cpus=cpus, gpus=0),
-        ),
-        run_spec=RunSpec.of_images((1, 28, 28), num_classes=10, seed=0),
-        indices=np.arange(client * 15, client * 15 + 15),
-        broadcast=None,
-        payload=None,
-    )
+SPEC = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
+
+
+def job(k: int, training: Training = CLASSIFIER, task=None, cpus: float = 1) -> Job:  # type: ignore[no-untyped-def]
+    own, rows = client(k, training, cpus=cpus), range(15 * k, 15 * k + 15)
+    return job_of(task or training.task, own, rows, run_spec=SPEC)
 
 
 JOBS = [job(0), job(1), job(2, GENERATOR, cpus=0.5), job(3, GENERATOR, cpus=0.5)]
@@ -235,15 +226,9 @@ def filled(value: float, floats: int = FLOATS) -> bytes:
 
 
 def heavy(k: int, memory: bytes, broadcast: bytes, payload: bytes | None = None) -> Job:
-    return Job(
-        task=adds,
-        client=client(k),
-        run_spec=PROBLEM,
-        indices=np.arange(2),
-        broadcast=broadcast,
-        payload=payload,
-        memory=Memory(f"{k}", lambda: Upload(memory)),
-    )
+    remembered = Memory(f"{k}", lambda: Upload(memory))
+    sent = {"broadcast": broadcast, "payload": payload}
+    return job_of(adds, client(k), range(2), memory=remembered, **sent)
 
 
 def adds(inputs: TaskInput) -> TaskOutput:
