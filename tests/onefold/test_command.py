@@ -82,30 +82,23 @@ onefold.run; import cluster; print(cluster.__file__, sys.path[0])
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a script, beside which is a cluster.py of the user's."""
-    made = tmp_path_factory.mktemp("own")
-    (made / "cluster.py").write_text("raise RuntimeError('not ours')")
-    (made / "script.py").write_text(SCRIPT)
-    return made
-
-
-@pytest.fixture(scope="module")
-def printed(folder: Path) -> list[str]:
-    """The script's words."""
-    command = [sys.executable, folder / "script.py"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The words of a script beside which is a cluster.py of the user's, and last its folder."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "cluster.py").write_text("raise RuntimeError('not ours')")
+    (folder / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, folder / "script.py"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return [*done.stdout.split(), str(folder)]
 
 
 @pytest.mark.process
-def test_a_cluster_py_beside_a_script_is_not_taken_for_onefolds(
-    printed: list[str], folder: Path
-) -> None:
-    found, first = printed[7:]
+def test_a_cluster_py_beside_a_script_is_not_taken_for_onefolds(printed: list[str]) -> None:
+    found, first, folder = printed[7:]
     assert Path(found).name == "__init__.py"
-    assert first == str(folder)  # the user's own modules come first again
+    assert first == folder  # the user's own modules come first again
 
 
 @pytest.mark.process

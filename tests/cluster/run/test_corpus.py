@@ -196,13 +196,6 @@ def test_images_below_a_classs_folder_are_not_lost(
     assert "left out: 1.png" in caplog.text
 
 
-def test_a_word_that_is_not_utf_8_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for option in ("--dataset=a/\udcff", "--plugin=\udcff.py", "--partition.file=\udcff"):
-        assert "it is not UTF-8" in refused(tmp_path, capsys, option)
-
-
 def test_many_classes_are_cut_in_time_that_grows_with_their_number() -> None:
     """One label of 99,999 took minutes; it is refused, and as many classes take seconds."""
     from fl.data.partition import dirichlet_lists
