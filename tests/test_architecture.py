@@ -219,6 +219,7 @@ sys.exit(f"it ended with {main(sys.argv[2:])} before its client trained")
 @pytest.mark.process
 def test_an_uploads_way_is_as_the_page_says(tmp_path: Path) -> None:
     options = "--method=fedavg --num-clients=1 --classifier.model=cnn --classifier.epochs=1"
+    options += " --data.max-train=60 --data.max-test=20"
     command = [sys.executable, "-c", WATCHED, str(ROOT), *options.split(), "--runtime=inprocess"]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -7,18 +7,19 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import onefold
 from tests.cluster.commands import environment
 from tests.registries import registries_restored
 from tests.undrawn import WRITE_REPORT, draw_nothing
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PRINTED = {
-    "images.py": "fedavg on own: accuracy 0.9",
     "own_clients.py": "each site: [",
     "own_method.py": "| fedavgm |",
     "regression.py": "fedprox on own: R2 0.",
@@ -27,7 +28,9 @@ PRINTED = {
 }
 """Of each script, a part of what it prints."""
 COMMANDS = ("grid_on_slurm.sh", "study_on_a_gpu_box.sh")
-NOTEBOOK = "images.ipynb"
+NOTEBOOK, SCRIPT = "images.ipynb", "images.py"
+FEWER = {"own_method.py": 300, "text.py": 300}
+"""Training samples where there are too many for what is asked here."""
 
 
 @pytest.fixture
@@ -41,18 +44,38 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
 
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("name", PRINTED)
-def test_a_script_prints_what_it_is_about(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_script_prints_what_it_is_about(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name in FEWER:
+        for call in ("run", "grid"):
+            few = partial(getattr(onefold, call), **{"data.max_train": FEWER[name]})
+            monkeypatch.setattr(onefold, call, few)
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     assert PRINTED[name] in capsys.readouterr().out
+
+
+def code_cells() -> list[str]:
+    """The code of the notebook, cell by cell."""
+    cells = json.loads((EXAMPLES / NOTEBOOK).read_text())["cells"]
+    return ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+
+
+def test_the_script_about_images_is_the_notebooks() -> None:
+    """So it need not be run too."""
+    about, *script, told = map(ast.unparse, ast.parse((EXAMPLES / SCRIPT).read_text()).body)
+    assert "python examples/images.py" in about
+    cells = [ast.unparse(line) for source in code_cells() for line in ast.parse(source).body]
+    assert script == cells[: len(script)]
+    assert told == "print(result)"
 
 
 @pytest.mark.usefixtures("elsewhere")
 def test_the_notebook_shows_its_result() -> None:
     """Cell by cell as a notebook runs them: the value of a cell's last line is shown."""
-    cells = json.loads((EXAMPLES / NOTEBOOK).read_text())["cells"]
     names: dict[str, Any] = {"__name__": "__main__"}
     shown = []
-    for source in ("".join(c["source"]) for c in cells if c["cell_type"] == "code"):
+    for source in code_cells():
         exec(source, names)
         last = ast.parse(source).body[-1]
         if isinstance(last, ast.Expr):
@@ -82,6 +105,6 @@ def test_a_command_says_what_it_would_do(name: str, tmp_path: Path) -> None:
 
 def test_every_example_is_run_and_below_60_lines() -> None:
     found = sorted(EXAMPLES.glob("*.*"))
-    assert [path.name for path in found] == sorted([*PRINTED, *COMMANDS, NOTEBOOK])
+    assert [path.name for path in found] == sorted([*PRINTED, *COMMANDS, NOTEBOOK, SCRIPT])
     for path in found:
         assert path.name == NOTEBOOK or len(path.read_text().splitlines()) < 60, path

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_examples import elsewhere as elsewhere
 from tests.tutorials import PAGES, blocks, run_script, type_commands, typed, write_files
 
 
@@ -20,11 +21,30 @@ def test_every_block_is_one_that_is_run(page: str) -> None:
 
 
 @pytest.mark.process
-def test_own_data_and_model(tmp_path: Path) -> None:
-    printed = run_script("own-data.md", tmp_path)
-    assert printed.splitlines()[-1].startswith("torch.Size([1, 3])")
+@pytest.mark.usefixtures("elsewhere")
+def test_own_data_and_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_script("own-data.md", tmp_path)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("torch.Size([1, 3])")
     write_files("own-data.md", tmp_path)
     type_commands("own-data.md", tmp_path)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_the_page_about_a_method_runs_as_a_notebook_whose_cells_have_no_file(
+    tmp_path: Path,
+) -> None:
+    nbformat, nbclient = map(pytest.importorskip, ("nbformat", "nbclient"))
+    (script,) = (b.text for b in blocks("own-method.md") if b.title == "my.py")
+    cells = [nbformat.v4.new_code_cell(s) for s in (script, "result")]
+    where = {"metadata": {"path": str(tmp_path)}}
+    book = nbformat.v4.new_notebook(cells=cells)
+    done = nbclient.NotebookClient(book, timeout=None, resources=where).execute()
+    shown = done.cells[1].outputs[-1]["data"]["text/html"]
+    assert "fedmedian on own: accuracy" in shown
+    assert "data:image/svg+xml;base64," in shown
+    (figures,) = tmp_path.glob("runs/*/result.json")
+    assert '"runtime": "ray"' in figures.read_text()
 
 
 @pytest.mark.ray

@@ -7,6 +7,7 @@ seen here.
 import fcntl
 import io
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +61,7 @@ def test_a_run_in_process_and_what_looks_at_it(
 ) -> None:
     monkeypatch.setattr(WRITE_REPORT, draw_nothing)  # it is drawn once, below
     where = [f"--output-dir={tmp_path}"]
-    asked = [*SMALL, *where, "--runtime=inprocess", "--name=run"]
+    asked = [*SMALL, *where, "--num-clients=2", "--runtime=inprocess", "--name=run"]
     assert launch.main([*asked, "--dry-run"]) == 0
     assert launch.main(asked) == 0
     assert launch.main([*asked, "--overwrite"]) == 0  # the lock was given up
@@ -88,10 +89,15 @@ def test_what_needs_linux_says_so_in_one_line(
         prepare(parse(SMALL))
 
 
-@pytest.mark.process
 def test_the_doctor_checks_what_runs_in_process_and_says_that_ray_needs_linux(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        """The tiny federation, in this process, which has nothing of Linux."""
+        doctor.overspending_run(command[command.index(doctor.TINY) + 1 :])
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
     assert doctor.main([f"--output-dir={tmp_path}"]) == 0
     said = capsys.readouterr().out
     assert "need Linux" in " ".join(said.split())

@@ -42,7 +42,7 @@ print(json.dumps([status, [name for name in json.loads(sys.argv[1]) if name in s
 
 @pytest.mark.process
 def test_a_run_in_one_process_imports_nothing_that_takes_seconds(tmp_path: Path) -> None:
-    arguments = [*SMALL, f"--output-dir={tmp_path}", "--name=run", "--runtime=inprocess"]
+    arguments = [*SMALL, "--num-clients=2", "--runtime=inprocess", f"--output-dir={tmp_path}"]
     done = subprocess.run(
         [sys.executable, "-c", RUN, json.dumps(COSTLY), *arguments],
         capture_output=True,

@@ -7,6 +7,7 @@ was printed, wherever in the output, but for its numbers; ``…`` stands for lin
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -55,11 +56,11 @@ def write_files(page: str, folder: Path) -> None:
             (folder / block.title).write_text(block.text)
 
 
-def run_script(page: str, folder: Path) -> str:
-    """Runs the page's script, and returns what it printed."""
+def run_script(page: str, folder: Path) -> None:
+    """Runs the page's script in this process."""
     parts = [b.text for b in blocks(page) if b.language == "python" and b.title is None]
     (folder / "page.py").write_text("\n".join(parts))
-    return _typed("python page.py", folder, {})
+    runpy.run_path(str(folder / "page.py"), run_name="__main__")
 
 
 def type_commands(

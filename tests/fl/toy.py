@@ -9,7 +9,7 @@ from fl.data.datasets import Split
 from fl.data.shard import Shard
 from fl.events import Listener
 from fl.exchange import Tensors
-from fl.federation import Client, Request, RunSpec, TaskInput, Training
+from fl.federation import Client, Job, Request, RunSpec, Task, TaskInput, Training
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 
@@ -37,6 +37,12 @@ def client(id: int, training: Training = CLASSIFIER, *, cpus: float = 1) -> Clie
     role = "classifier" if isinstance(training, ClassifierConfig) else "generator"
     request = Request(cpus=cpus, gpus=0)
     return Client(id=id, role=role, training=training, num_samples=9, request=request)
+
+
+def job_of(task: Task, who: Client, rows: range, **more: Any) -> Job:
+    """The client's task on these rows of a split, sent nothing unless it is told here."""
+    given = {"run_spec": PROBLEM, "broadcast": None, "payload": None, **more}
+    return Job(task=task, client=who, indices=np.array(rows), **given)
 
 
 def task_input(

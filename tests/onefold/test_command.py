@@ -72,17 +72,41 @@ def test_a_pipe_that_is_closed_early_is_no_error() -> None:
     assert done.wait() == CLOSED_PIPE
 
 
-SCRIPT = "import onefold; onefold.run; import cluster, sys; print(cluster.__file__, sys.path[0])"
+SCRIPT = """
+import onefold._packages, sys, os; print('torch' in sys.modules)
+print(os.environ['OMP_WAIT_POLICY'], os.environ['PYTORCH_NVML_BASED_CUDA_CHECK'])
+import kernels; print(kernels.nearest_to_centroid.__module__, 'torch' in sys.modules)
+import onefold; print(onefold.methods.OneClassifier.__name__, onefold.method.__name__)
+onefold.run; import cluster; print(cluster.__file__, sys.path[0])
+"""
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The words of a script beside which is a cluster.py of the user's, and last its folder."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "cluster.py").write_text("raise RuntimeError('not ours')")
+    (folder / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, folder / "script.py"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [*done.stdout.split(), str(folder)]
 
 
 @pytest.mark.process
-def test_a_cluster_py_beside_a_script_is_not_taken_for_onefolds(tmp_path: Path) -> None:
-    (tmp_path / "cluster.py").write_text("raise RuntimeError('not ours')")
-    (tmp_path / "script.py").write_text(SCRIPT)
-    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True)
-    found, first = done.stdout.split()
+def test_a_cluster_py_beside_a_script_is_not_taken_for_onefolds(printed: list[str]) -> None:
+    found, first, folder = printed[7:]
     assert Path(found).name == "__init__.py"
-    assert first == str(tmp_path)  # the user's own modules come first again
+    assert first == folder  # the user's own modules come first again
+
+
+@pytest.mark.process
+def test_the_packages_come_without_torch_cluster_before_it_and_methods_unasked(
+    printed: list[str],
+) -> None:
+    expected = ["False", "PASSIVE", "1", "kernels.filter", "True", "OneClassifier", "method"]
+    assert printed[:7] == expected
 
 
 @pytest.mark.process
@@ -91,16 +115,3 @@ def test_a_users_package_that_was_imported_before_is_named(tmp_path: Path) -> No
     (tmp_path / "script.py").write_text("import tune, onefold; onefold.run")
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True)
     assert "import onefold before your own module tune" in done.stderr
-
-
-@pytest.mark.process
-def test_the_packages_come_without_torch_cluster_before_it_and_methods_unasked() -> None:
-    script = (
-        "import onefold._packages, sys, os; print('torch' in sys.modules);"
-        "print(os.environ['OMP_WAIT_POLICY'], os.environ['PYTORCH_NVML_BASED_CUDA_CHECK']);"
-        "import kernels; print(kernels.nearest_to_centroid.__module__, 'torch' in sys.modules);"
-        "import onefold; print(onefold.methods.OneClassifier.__name__, onefold.method.__name__)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    expected = ["False", "PASSIVE", "1", "kernels.filter", "True", "OneClassifier", "method"]
-    assert done.stdout.split() == expected, done.stderr

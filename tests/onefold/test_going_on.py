@@ -43,10 +43,10 @@ def curve(result: onefold.Result) -> list[float]:
 def test_a_run_that_has_ended_goes_on_as_if_it_had_been_begun_with_more_rounds(method: str) -> None:
     options = {"partition.test_fraction": 0.3, "classifier.momentum": 0.0}
     run("grown", 2, method, **options)
-    grown = run("grown", 4, method, resume=True, **options)
-    whole = run("whole", 4, method, **options)
+    grown = run("grown", 3, method, resume=True, **options)
+    whole = run("whole", 3, method, **options)
     assert curve(grown) == curve(whole)
-    assert len(curve(grown)) == 4
+    assert len(curve(grown)) == 3
     assert grown.figures["bytes_up"] == whole.figures["bytes_up"]
     if method != "ditto":
         for name, tensor in grown.model.state_dict().items():
@@ -272,10 +272,10 @@ def test_models_of_rounds_are_refused_where_there_are_none() -> None:
 
 def test_rounds_end_when_accuracy_has_settled_however_many_there_were_to_be() -> None:
     still = {"classifier": {"epochs": 1, "lr": 1e-9}}
-    whole = curve(run("whole", 12, **still))
+    whole = curve(run("whole", 6, **still))
     assert len(set(whole)) == 1  # nothing is learned
-    for rounds in (12, 15):
-        stopped = run("a", rounds, stop_after=3, resume=rounds > 12, **still)
+    for rounds in (6, 8):
+        stopped = run("a", rounds, stop_after=3, resume=rounds > 6, **still)
         assert curve(stopped) == whole[:4]
         assert stopped.figures["stopped_after"] == 4
     rising = run("b", 3, stop_after=3)

@@ -6,6 +6,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ import onefold
 from fl.data.catalogue import REGISTERED, register_dataset
 from fl.data.partition_file import read_lists
 from onefold.running import partition_arguments
+from tests.registries import registries_restored
 from tests.tutorials import blocks, type_commands, write_files
+from tests.undrawn import WRITE_REPORT, draw_nothing
 
 
 def blobs(count: int = 120, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -176,11 +179,13 @@ def test_a_test_on_training_samples_is_told(caplog: pytest.LogCaptureFixture) ->
     assert "120 test samples equal a training sample." in result.report.read_text()
 
 
+FEWER, HELD_OUT = {"data.max_train": 60}, {"data.validation": 0.2}
+
+
 @quick
 @pytest.mark.parametrize(
-    "less", [{}, {"data.max_train": 60}, {"data.validation": 0.2}], ids=["all", "fewer", "held out"]
+    ("whole", "less"), [(True, {}), (True, FEWER), (True, HELD_OUT), (False, HELD_OUT)]
 )
-@pytest.mark.parametrize("whole", [True, False])
 def test_indices_are_of_the_samples_as_they_were_given(whole: bool, less: dict[str, Any]) -> None:
     """Whatever is taken away for a test, for validation or by a limit."""
     images, labels = blobs()
@@ -408,14 +413,20 @@ def test_a_method_may_return_a_module_of_its_own(caplog: pytest.LogCaptureFixtur
     assert "holds the global model's weights alone" in caplog.text
 
 
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> list[Tensor]:
+    """The weights of a run where the caller has set nothing."""
+    with registries_restored(), mock.patch(WRITE_REPORT, draw_nothing):
+        done = run(rounds=2, output_dir=str(tmp_path_factory.mktemp("usual")))
+        return [*done.model.parameters()]
+
+
 @quick
 @pytest.mark.parametrize("state", ["no_grad", "inference_mode", "autocast", "dtype", "device"])
 def test_what_the_caller_has_set_changes_nothing_and_is_as_it_was(
-    state: str, request: pytest.FixtureRequest
+    state: str, usual: list[Tensor], request: pytest.FixtureRequest
 ) -> None:
     request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
-    settings = {"rounds": 2, "classifier": {"epochs": 2, "lr": 0.05}}
-    expected = [*run(**settings, output_dir="usual").model.parameters()]
     around = {
         "no_grad": torch.no_grad(),
         "inference_mode": torch.inference_mode(),
@@ -427,11 +438,11 @@ def test_what_the_caller_has_set_changes_nothing_and_is_as_it_was(
     stream = torch.get_rng_state()
     with around.get(state, nullcontext()):
         before = (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_default_device())
-        found = [*run(**settings, output_dir="odd").model.parameters()]
+        found = [*run(rounds=2).model.parameters()]
         after = (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_default_device())
     assert before == after
     assert torch.equal(torch.get_rng_state(), stream)
-    assert all(map(torch.equal, found, expected))
+    assert all(map(torch.equal, found, usual))
 
 
 @quick

@@ -4,8 +4,6 @@ import csv
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -74,18 +72,12 @@ def test_ls_survives_a_config_that_is_no_runs(
     assert row == ["broken-off", *["\N{EN DASH}"] * 6, "not finished"]
 
 
-@pytest.mark.process
-def test_a_process_of_its_own_says_what_it_exported(runs: Path) -> None:
-    where = ["export", "--output-dir", str(runs), "--csv", str(runs / "all.csv")]
-    command = [sys.executable, "-m", "onefold.runs", *where]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"{runs / 'all.csv'}: 2 runs, ")
-
-
-def test_export_writes_figures_and_leaves_out_what_is_not_finished(runs: Path) -> None:
+def test_export_writes_figures_and_leaves_out_what_is_not_finished(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = runs / "all.csv"
     assert main(["export", "--output-dir", str(runs), "--csv", str(table)]) == 0
+    assert capsys.readouterr().out.startswith(f"{table}: 2 runs, ")
     rows = list(csv.DictReader(table.open()))
     assert [(row["run"], row["accuracy"]) for row in rows] == [("one", "0.5"), ("two", "0.75")]
     assert main(["export", "--output-dir", str(runs), "--csv", str(table), "two"]) == 0

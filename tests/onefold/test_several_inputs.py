@@ -97,7 +97,7 @@ def test_a_training_loss_gets_the_parts() -> None:
     assert curves[0] == curves[1]
 
 
-@pytest.mark.parametrize("method", ["centralised", "fedadam", "local", "scaffold", "moon"])
+@pytest.mark.parametrize("method", ["centralised", "local", "scaffold", "moon"])
 def test_methods_that_train_classifiers_take_them(method: str) -> None:
     assert run(method=method, **{"classifier.momentum": 0.0}).accuracy >= 0
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.run.command_line import flatten
+from cluster.run.options import Launch
 from cluster.run.run_dir import nested
 from fl.errors import UserError
 from fl.methods.method import Choice, Integers, LogUniform, Uniform
@@ -72,12 +73,20 @@ def test_every_launch_option_can_stand_beside() -> None:
     assert launch.run.options.num_samples == 3000  # the method's own, of the same name
 
 
+@pytest.fixture(scope="module")
+def bare() -> tuple[SweepOptions, Launch]:
+    """A sweep without arguments."""
+    return parse_sweep([])
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_declared_spaces_are_of_settings_there_are_and_the_fits_length_is_known(
-    method: str,
+    method: str, bare: tuple[SweepOptions, Launch]
 ) -> None:
     """Values are tried in the record: how a command line takes them is the same for all."""
-    options, launch = parse_sweep([f"--method={method}"])
+    options, launch = bare
+    own = replace(launch.run, method=method, options=METHODS[method].config())
+    launch = replace(launch, run=own)
     spaces, settings = METHODS[method].spaces, flatten(nested(launch.run))
     # Over rounds all settings reach the clients, and an average has none at the server.
     if both := spaces.named()["both"]:
@@ -175,8 +184,10 @@ def test_a_bad_file_is_refused_by_name(content: Any, message: str, tmp_path: Pat
     assert "\n" not in str(refused.value)
 
 
-def test_values_that_the_configuration_refuses_are_found_before_a_trial() -> None:
-    options, launch = parse_sweep([])
+def test_values_that_the_configuration_refuses_are_found_before_a_trial(
+    bare: tuple[SweepOptions, Launch],
+) -> None:
+    options, launch = bare
     for name, values in {
         "keep": Uniform(0.5, 1.5),
         "num_samples": Integers(5, 100),  # fewer than classes
@@ -202,12 +213,12 @@ def test_a_server_that_fits_nothing_has_no_epochs_to_judge() -> None:
             check_space({"classifier.lr": Choice((0.1,))}, options, launch)
 
 
-def test_a_grid_of_more_points_than_trials_is_refused() -> None:
+def test_a_grid_of_more_points_than_trials_is_refused(bare: tuple[SweepOptions, Launch]) -> None:
     space = {"keep": Uniform(0.4, 1.0), "lam": Choice((0.3, 0.6))}
     options = SweepOptions(search="grid", num_samples=5)
     assert num_trials(space, options) == 6
     with pytest.raises(UserError, match="the grid has 6 points"):
-        check_space(space, options, parse_sweep([])[1])
+        check_space(space, options, bare[1])
 
 
 def test_the_longest_fit_is_the_spaces_or_the_configurations() -> None:

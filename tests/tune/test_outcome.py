@@ -127,15 +127,6 @@ def test_the_last_lines_say_what_was_saved_and_what_is_gained(folder: Path) -> N
 # What became of each trial, as its directory tells.
 
 
-def test_without_a_fit_the_result_is_the_score(tmp_path: Path) -> None:
-    path = trial(tmp_path, "00000", {})
-    (path / "result.json").write_text(json.dumps({"accuracy": 0.75}))
-    trial(tmp_path, "00001", {}, finished=False)
-    found, stopped = read_rows(tmp_path, {})
-    assert found.scores == {"epoch": 0, "accuracy": 0.75}
-    assert stopped.scores == {}
-
-
 def test_rows_tell_what_became_of_each_trial(folder: Path) -> None:
     rows = read_rows(folder, {"keep": 0.8})
     assert [row.name for row in rows] == ["default", "00000", "00001", "00002"]

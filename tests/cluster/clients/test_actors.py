@@ -3,7 +3,6 @@
 On a Ray without processes; tests/cluster/clients/test_executor.py has real ones.
 """
 
-import numpy as np
 import pytest
 
 from cluster.clients import actors
@@ -14,7 +13,7 @@ from fl.exchange import Upload, unpack
 from fl.federation import Job, Request, TaskInput, TaskOutput
 from tests.cluster.fake_ray import FakeRay
 from tests.cluster.placing import ask, bundle
-from tests.fl.toy import PROBLEM, client, split
+from tests.fl.toy import client, job_of, split
 
 TRAIN = split(3, 3, 3)
 CORES, GPU = Slot(bundle="0", gpu=None), Slot(bundle="0", gpu=0)
@@ -107,14 +106,7 @@ def adds_up(inputs: TaskInput) -> TaskOutput:
 
 
 def job(k: int) -> Job:
-    return Job(
-        task=adds_up,
-        client=client(k),
-        run_spec=PROBLEM,
-        indices=np.arange(k, k + 3),
-        broadcast=None,
-        payload=None,
-    )
+    return job_of(adds_up, client(k), range(k, k + 3))
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from fl.training.recipe import Recipe
 from fl.training.sizes import CohortSizes
 from tests.cluster.fake_ray import FakeRay, Reference
 from tests.cluster.placing import MEMORY, bundle
-from tests.fl.toy import GENERATOR, PROBLEM, Told, client, into, named, split
+from tests.fl.toy import GENERATOR, Told, client, into, job_of, named, split
 from tests.pretended_gpu import pretended_gpus
 
 WAVES = Request(cpus=1, gpus=0.1, shared=True, in_waves=True)
@@ -119,17 +119,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 def jobs(count: int, request: Request, first: int = 0, task: Task | None = None) -> list[Job]:
     training = GeneratorConfig() if request.shared else ClassifierConfig()
-    return [
-        Job(
-            task=task or training.task,
-            client=replace(client(k, training), request=request),
-            run_spec=PROBLEM,
-            indices=np.arange(9),
-            broadcast=None,
-            payload=None,
-        )
-        for k in range(first, first + count)
-    ]
+    clients = (client(k, training) for k in range(first, first + count))
+    asking = (replace(own, request=request) for own in clients)
+    return [job_of(task or training.task, own, range(9)) for own in asking]
 
 
 def ended(

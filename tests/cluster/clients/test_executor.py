@@ -1,30 +1,34 @@
 """Clients as Ray actors: the same answer as in this process, and failures that carry a name."""
 
 import os
+import platform
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
 import torch
 
+from cluster.clients.actors import LARGE, Inbox, Sender, send
 from cluster.clients.executor import RayExecutor
 from cluster.hardware.bundles import Bundles
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
-from fl.events import PERIOD_S, Events, report
-from fl.exchange import unpack
+from fl.events import PERIOD_S, ClientProgress, Events, report
+from fl.exchange import Upload, pack, unpack
 from fl.executor import InProcess
-from fl.federation import Client, Job, Request, RunSpec, TaskInput, TaskOutput, Training
+from fl.federation import Job, Memory, Request, RunSpec, TaskInput, TaskOutput, Training
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 from fl.training.sizes import CohortSizes
 from fl.training.task import train_by_recipe
 from tests.cluster.living import alive
 from tests.cluster.outcomes import uploads
-from tests.fl.toy import Told, into, named
+from tests.fl.toy import Told, client, into, job_of, named, split
 from tests.waiting import wait_until
 
 RNG = np.random.default_rng(0)
@@ -35,21 +39,12 @@ CLASSIFIER = ClassifierConfig(model="cnn", width=0.3, epochs=2)
 GENERATOR = GeneratorConfig(width=0.1, latent=4, epochs=2)
 
 
-def job(client: int, training: Training = CLASSIFIER, task=None, cpus: float = 1) -> Job:  # type: ignore[no-untyped-def]
-    return Job(
-        task=task or training.task,
-        client=Client(
-            id=client,
-            role="classifier",
-            training=training,
-            num_samples=15,
-            request=Request(cpus=cpus, gpus=0),
-        ),
-        run_spec=RunSpec.of_images((1, 28, 28), num_classes=10, seed=0),
-        indices=np.arange(client * 15, client * 15 + 15),
-        broadcast=None,
-        payload=None,
-    )
+SPEC = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
+
+
+def job(k: int, training: Training = CLASSIFIER, task=None, cpus: float = 1) -> Job:  # type: ignore[no-untyped-def]
+    own, rows = client(k, training, cpus=cpus), range(15 * k, 15 * k + 15)
+    return job_of(task or training.task, own, rows, run_spec=SPEC)
 
 
 JOBS = [job(0), job(1), job(2, GENERATOR, cpus=0.5), job(3, GENERATOR, cpus=0.5)]
@@ -90,8 +85,8 @@ def test_same_uploads_in_process_one_by_one_and_at_once(bundles: Bundles) -> Non
     at_once, one_by_one = run(bundles, JOBS), run(bundles, JOBS[1:3], max_actors=1)
     assert at_once.keys() == here.keys()
     for there in (at_once, one_by_one):
-        for client, packed in there.items():
-            ours, theirs = unpack(here[client])[0], unpack(packed)[0]
+        for k, packed in there.items():
+            ours, theirs = unpack(here[k])[0], unpack(packed)[0]
             assert ours.keys() == theirs.keys()
             assert all(torch.equal(ours[n], theirs[n]) for n in ours)
 
@@ -156,8 +151,8 @@ def test_clients_that_hang_or_are_stopped_are_ended_tried_again_and_named(
     outcome = {done.client.id: result for done, result in executor.run(jobs, Events(into(heard)))}
     executor.close()
     assert not isinstance(outcome[0], ClientFailed)
-    for client in (1, 2):
-        failed = outcome[client]
+    for k in (1, 2):
+        failed = outcome[k]
         assert isinstance(failed, ClientFailed)
         assert "had not finished after 3 s (attempt 2 of 2)" in failed.reason
     assert [e["client"] for e in named(heard, "client_failed")].count(1) == 2
@@ -216,3 +211,109 @@ def test_kept_processes_serve_the_next_map_and_end_with_the_executor(bundles: Bu
     assert executor.actors.processes == []
     assert not pids(four) & first
     executor.close()
+
+
+# What goes to clients' processes and comes back leaves nothing in the driver's memory. Their
+# progress reaches the driver, and nothing depends on it.
+
+
+FEW = split(4, 4, 4)
+FLOATS = 4 * LARGE // 4
+
+
+def filled(value: float, floats: int = FLOATS) -> bytes:
+    return pack({"x": torch.full((floats,), value)}, {})
+
+
+def heavy(k: int, memory: bytes, broadcast: bytes, payload: bytes | None = None) -> Job:
+    remembered = Memory(f"{k}", lambda: Upload(memory))
+    sent = {"broadcast": broadcast, "payload": payload}
+    return job_of(adds, client(k), range(2), memory=remembered, **sent)
+
+
+def adds(inputs: TaskInput) -> TaskOutput:
+    return TaskOutput(tensors={"x": inputs.remembered["x"] + inputs.broadcast["x"]})
+
+
+def shared_bytes() -> int:
+    """Of this process's memory, what it shares with others that are not files on a disk."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssShmem"))
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="reads /proc")
+def test_the_drivers_memory_does_not_grow_with_messages_memories_and_uploads(
+    bundles: Bundles,
+) -> None:
+    count, before, most = 12, shared_bytes(), 0
+    broadcast = filled(100)
+    jobs = [heavy(k, filled(k), broadcast) for k in range(count)]
+    executor = RayExecutor(FEW, bundles, reuse_processes=True)
+    for done, packed in executor.run(jobs, Events()):
+        assert isinstance(packed, Upload)
+        found = unpack(bytes(packed))[0]["x"]
+        assert found.shape == (FLOATS,)
+        assert (found == 100 + done.client.id).all()
+        most = max(most, shared_bytes() - before)
+        count -= 1
+    executor.close()
+    assert count == 0
+    assert most < 2 * LARGE  # half of a single message
+
+
+def test_small_messages_travel_with_their_job_large_ones_beside_it(bundles: Bundles) -> None:
+    small, large = filled(1, floats=3), filled(2)
+    sent = Sender().send(heavy(0, large, small, payload=small))
+    assert sent.messages.keys() == {"remembered"}
+    assert (sent.job.broadcast, sent.job.payload, sent.job.remembered) == (small, small, None)
+    assert sent.received() == replace(sent.job, remembered=large)
+    assert sent.job.memory is None
+
+
+def test_a_broadcast_to_many_clients_is_put_once_and_another_one_anew(bundles: Bundles) -> None:
+    sender, first, second = Sender(), filled(1), filled(2)
+    broadcasts = [first] * 3 + [second]
+    sent = [sender.send(heavy(k, b"", each)) for k, each in enumerate(broadcasts)]
+    references = [each.messages["broadcast"] for each in sent]
+    assert references[0] is references[1] is references[2]
+    assert references[3] is not references[0]
+    assert [each.received().broadcast for each in sent] == broadcasts
+
+
+@pytest.fixture
+def inbox(bundles: Bundles) -> Iterator[Inbox]:
+    made = Inbox()
+    yield made
+    made.close()
+
+
+def reported(client: int, done: int = 3) -> ClientProgress:
+    return ClientProgress(client=client, unit="epoch", done=done, of=20, loss=0.4125)
+
+
+def read(inbox: Inbox, clients: set[int]) -> list[ClientProgress]:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if found := list(inbox.read(clients)):
+            return found
+        time.sleep(0.05)
+    return []
+
+
+def test_the_latest_report_of_each_client_at_work_arrives(inbox: Inbox) -> None:
+    assert not list(inbox.read({1}))
+    send(inbox.mailbox, [reported(1), reported(2)])
+    send(inbox.mailbox, [reported(2, done=4), reported(5)])
+    found: list[ClientProgress] = []
+    while not found or found[-1].done < 4:
+        found += read(inbox, {2, 3})
+    assert {each.client for each in found} == {2}
+    assert found[-1] == reported(2, done=4)
+
+
+def test_neither_end_waits_or_fails_without_the_actor(inbox: Inbox) -> None:
+    ray.kill(inbox.mailbox)
+    begin = time.monotonic()
+    while time.monotonic() < begin + 0.5:
+        send(inbox.mailbox, [reported(1)])
+        assert not list(inbox.read({1}))

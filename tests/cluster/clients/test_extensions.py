@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cloudpickle
-import numpy as np
 import pytest
 
 import onefold
@@ -18,11 +17,10 @@ from cluster.clients.extensions import (
     packed_models,
     send_methods_by_value,
 )
-from fl.federation import Job
 from fl.methods.registry import METHODS
 from fl.models.registry import MODELS
 from fl.plugins import load_plugin
-from tests.fl.toy import PROBLEM, client
+from tests.fl.toy import client, job_of
 
 PLUGIN = """
 from torch import nn
@@ -99,14 +97,7 @@ def test_without_models_of_the_user_nothing_is_sent() -> None:
 
 def test_a_task_of_the_users_goes_by_value_and_onefolds_by_name(plugin: str) -> None:
     task = sys.modules[plugin].task
-    job = Job(
-        task=task,
-        client=client(0),
-        run_spec=PROBLEM,
-        indices=np.arange(1),
-        broadcast=None,
-        payload=None,
-    )
+    job = job_of(task, client(0), range(1))
     names = modules_of(job)
     assert {plugin, "fl.training.classifier"} <= set(names)
     by_value(names)

@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.hardware import bundles, inventory
@@ -225,6 +225,7 @@ def test_slurm(variables: dict[str, str], cpus: float, mebibytes: float) -> None
         assert slurm_limits(JOB | variables, cpus=8, gpus=0) == Limits(), "no GPU"
 
 
+@settings(max_examples=30)
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_any_text_gives_positive_limits(cpus: str, memory: str) -> None:
     variables = {"SLURM_CPUS_ON_NODE": cpus, "SLURM_MEM_PER_CPU": memory}

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from cluster.hardware.private_ray import (
     object_store_bytes,
     parse_address,
     prepare_environment,
+    watched,
 )
 from cluster.hardware.ray_internals import AUTHENTICATION, TOKEN
 from cluster.launch import main
@@ -281,27 +283,19 @@ def test_what_ray_raises_when_it_starts_is_one_line(monkeypatch: pytest.MonkeyPa
     assert "\n" not in str(refusal.value)
 
 
-WATCHED = """
-import subprocess, time
-from cluster.hardware.private_ray import watched
-other = subprocess.Popen(["sleep", "60"])
-with watched(other):
-    {during}
-other.kill()
-other.wait()
-time.sleep(0.5)
-"""
-
-
-@pytest.mark.ray
-@pytest.mark.parametrize(
-    ("during", "status", "said"),
-    [("other.kill(); time.sleep(60)", 1, MESSAGE.partition("{")[0]), ("pass", 0, "")],
-)
+@pytest.mark.parametrize("dies", [True, False])
 def test_a_process_whose_raylet_dies_says_so_and_one_that_ends_its_ray_says_nothing(
-    during: str, status: int, said: str
+    dies: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [sys.executable, "-c", WATCHED.format(during=during)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (status, status)
-    assert done.stderr.startswith(said)
+    exits: list[int] = []
+    monkeypatch.setattr(os, "_exit", exits.append)
+    raylet = subprocess.Popen(["sleep", "60"])
+    with watched(raylet):
+        (watch,) = (t for t in threading.enumerate() if t.name == "raylet watch")
+        if dies:
+            raylet.kill()
+            watch.join()
+    raylet.kill()
+    watch.join()
+    said = MESSAGE.format(pid=raylet.pid) + "\n"
+    assert (exits, capsys.readouterr().err) == (([1], said) if dies else ([], ""))

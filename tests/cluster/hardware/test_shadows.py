@@ -47,7 +47,7 @@ def test_only_a_ray_that_was_started_otherwise_is_refused(
 def test_a_module_of_ours_is_found_in_a_folder_with_shadows(tmp_path: Path) -> None:
     for name in ("cluster", "fl", "slurm"):
         (tmp_path / f"{name}.py").write_text(NOT_OURS)
-    command = python("cluster.run.command_line")  # imports little
+    command = python("cluster.hardware.gpus")  # imports little
     assert subprocess.run(command, cwd=tmp_path, env=environment(), check=False).returncode == 0
     without_us = [part for part in command if part != "-P"]
     assert subprocess.run(without_us, cwd=tmp_path, capture_output=True, check=False).returncode

@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 TEMPLATE = """
-import json, os, subprocess, sys
+import json, os, subprocess, sys, time
 from pathlib import Path
 from cluster.hardware import fork_worker
 from cluster.hardware.worker_template import worker_template
@@ -30,7 +30,7 @@ with worker_template() as address:
         command = [sys.executable, asker, worker, *own, "--language=PYTHON"]
         subprocess.run(command, env=environment, stdout=open(out, "ab"), check=True)
     while len(Path(out).read_text().splitlines()) < 2:
-        pass
+        time.sleep(0.02)
 print(address.exists(), os.getpid())
 """
 WORKER = """

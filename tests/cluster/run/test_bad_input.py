@@ -98,7 +98,7 @@ def test_a_configuration_that_is_none(tmp_path: Path, content: bytes, said: str)
         ("--config=folder", "Is a directory"),
         ("--preset=", "unknown preset ''"),
         ("--plugin=folder", "has no code of a file"),
-        ("--output-dir=\udcff", "cannot be printed"),
+        ("--output-dir=\udcff", "cannot be printed: it is not UTF-8"),
         ("--output-dir=a\nb", "cannot be printed"),
     ],
 )

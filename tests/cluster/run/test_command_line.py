@@ -58,9 +58,9 @@ def test_command_line_beats_file_beats_preset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("preset", presets())
-def test_every_preset_is_valid_for_two_methods_of_its_turn(preset: str) -> None:
+def test_every_preset_is_valid_for_the_methods_of_its_turn(preset: str) -> None:
     """Every method has its turn: reading a command line takes a tenth of a second."""
-    for name, method in list(METHODS.items())[presets().index(preset) % 20 :: 20]:
+    for name, method in list(METHODS.items())[presets().index(preset) :: len(presets())]:
         # A preset of many rounds is for those that have them; the others say why not.
         arguments = ["--preset", preset, "--method", name, *(["--rounds=1"] * method.one_shot)]
         arguments += ["--data.folder=DIR"] * preset.startswith("fedaf-domains")

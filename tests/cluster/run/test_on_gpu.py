@@ -39,6 +39,7 @@ def test_a_run_leaves_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def work(where: Where) -> tuple[Tensors, Tensors, float]:
         root = tmp_path / where.device.type
         tiny = ["--num-clients=2", "--data.max-train=40", "--data.max-test=40", "--num-samples=20"]
+        tiny += ["--generator.epochs=1", "--fusion.epochs=1"]
         arguments = [*SMALL, *tiny, "--runtime=inprocess", "--fid"]
         launch = parse([*arguments, f"--output-dir={root}", "--name=run"])
         folder = claim(launch)

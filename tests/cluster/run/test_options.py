@@ -1,6 +1,7 @@
 """How to run: which of the launch's options exclude or need each other; a Slurm allocation's."""
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -30,23 +31,34 @@ from fl.errors import UserError
         (["--slurm.foo=1"], "unknown option '--slurm.foo'.*; --help-all names all"),
         (["--slurm.gpus-per-node=-1"], "slurm.gpus_per_node must be at least 0"),
         (["--slurm.time=soon"], "slurm.time must be minutes, H:MM:SS or D-HH:MM:SS, got 'soon'"),
-        (["--slurm.time=0"], "slurm.time in minutes must be at least 1"),
         (["--slurm.additional", "--exclusive"], "slurm.additional|nrecognized|unknown option"),
-        (["--slurm.additional", "Exclusive"], "takes KEY or KEY=VALUE, got 'Exclusive'"),
-        (["--slurm.additional", "nodes=3"], "cannot set nodes: .* for nodes"),
-        (["--slurm.additional", "output=x"], "cannot set output: .* for logs"),
-        (["--slurm.additional", "cpus-per-task=8"], "use --slurm.cpus-per-task"),
-        (["--slurm.additional", "mem=8G"], "use --slurm.mem-gb"),
-        (["--slurm.additional", "gpus=2"], "use --slurm.gpus-per-node"),
-        (["--slurm.gpus-per-node=1", "--slurm.additional", "gres=tmp:1"], "use --slurm.gpus"),
-        (["--slurm.additional", "nice=1", "nice=2"], "sets nice twice"),
+        (["--slurm.additional", "nodes=3"], "slurm.additional cannot set nodes: .* for nodes"),
         (["--slurm.partition", "a\n#SBATCH --uid=0"], "slurm.partition must be printable text"),
-        (["--slurm.setup", "a\nb"], "slurm.setup must be printable text"),
     ],
 )
 def test_what_cannot_be_run_so_is_refused_in_one_line(arguments: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message) as refused:
         parse(arguments)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"time": "0"}, "time in minutes must be at least 1"),
+        ({"additional": ("Exclusive",)}, "takes KEY or KEY=VALUE, got 'Exclusive'"),
+        ({"additional": ("output=x",)}, "cannot set output: .* for logs"),
+        ({"additional": ("cpus-per-task=8",)}, "use --slurm.cpus-per-task"),
+        ({"additional": ("mem=8G",)}, "use --slurm.mem-gb"),
+        ({"additional": ("gpus=2",)}, "use --slurm.gpus-per-node"),
+        ({"additional": ("gres=tmp:1",), "gpus_per_node": 1}, "use --slurm.gpus"),
+        ({"additional": ("nice=1", "nice=2")}, "sets nice twice"),
+        ({"setup": ("a\nb",)}, "setup must be printable text"),
+    ],
+)
+def test_what_sbatch_would_not_take_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as refused:
+        SlurmOptions(**given)
     assert "\n" not in str(refused.value)
 
 

@@ -227,7 +227,7 @@ def test_a_full_disk_is_an_error_that_names_the_file() -> None:
 def test_a_run_that_is_interrupted_amid_a_state_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = ("--name=run", "--runtime=inprocess", "--fusion-checkpoint=0")
+    asked = ("--name=run", "--runtime=inprocess", "--fusion-checkpoint=0", "--num-clients=2")
 
     def stopped(path: Path, content: memoryview, about: str) -> None:
         raise KeyboardInterrupt

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -30,11 +29,11 @@ from cluster.scheduling.capacity import Bundle
 from fl.errors import UserError
 from fl.events import Events
 from fl.exchange import unpack
-from fl.federation import Job, TaskInput, TaskOutput
+from fl.federation import TaskInput, TaskOutput
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.server import Server, SingleServer
 from tests.cluster.outcomes import uploads
-from tests.fl.toy import PROBLEM, client, shard, split
+from tests.fl.toy import PROBLEM, client, job_of, shard, split
 from tests.waiting import wait_until
 
 TEST = shard(2, 2, 2)
@@ -142,14 +141,7 @@ def server(*arguments: str, bundles: Any = None) -> Iterator[Server]:
 
 def test_without_a_cluster_clients_train_in_this_process(tmp_path: Path) -> None:
     prepared: Any = SimpleNamespace(dataset=SimpleNamespace(train=split(3, 3, 3)), rates={})
-    job = Job(
-        task=where,
-        client=client(0),
-        run_spec=PROBLEM,
-        indices=np.arange(9),
-        broadcast=None,
-        payload=None,
-    )
+    job = job_of(where, client(0), range(9))
     here = Machine(runtime="inprocess")
     with server() as one, open_executor(here, prepared, None, one, tmp_path) as executor:
         (packed,) = uploads(executor, [job]).values()

@@ -49,6 +49,9 @@ def test_clients_own_models_are_not_ranked_with_global_ones_on_the_same_split(sp
     )
     text = as_markdown("t", None, [0], [whole, own])
     assert f"| row | fedper | 90.00 | {split}, by client, UA |" in text
+    assert "| Row | Method | Accuracy, % | Scored on |" in text
+    assert "scored on different samples, so they are not ranked" in text
+    assert "Rank" not in text
     text = as_markdown("t", None, [0, 1], [whole, replace(own, failed=("seed 1: why",))])
     assert f"| row | fedper | 90.00 | {split}, by client, UA, failed |" in text
     assert "Failed: row-fedper, seed 1: why" in text
