@@ -53,9 +53,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     )
     folder = root / "run"
     try:
-        wait_until(lambda: "client_start" in kinds(folder), 120)
+        wait_until(lambda: "client_start" in kinds(folder))
         before = doors(family(process.pid))
-        wait_until(lambda: "epoch" in kinds(folder), 120)
+        wait_until(lambda: "epoch" in kinds(folder))
         there = family(process.pid)
         raylet = next(p for p in there if p.name() == "raylet")
         yield Run(
@@ -68,7 +68,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             (folder / "ray-address").read_text().strip(),
         )
         done = kinds(folder).count("epoch")
-        wait_until(lambda: kinds(folder).count("epoch") > done + 2, 60)
+        wait_until(lambda: kinds(folder).count("epoch") > done + 2)
         process.send_signal(signal.SIGINT)
         _, complaint = process.communicate()
         assert process.returncode == 130, complaint

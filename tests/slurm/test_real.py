@@ -130,7 +130,7 @@ def test_a_preempted_run_continues_where_it_was(
     run_dir = tmp_path / "run"
     wait_until(lambda: "client_end" in kinds(run_dir))
     slurm.call("scancel", "--signal=USR2", job)
-    wait_until(lambda: slurm.state(job) in ("PENDING", "REQUEUED"), 60)
+    wait_until(lambda: slurm.state(job) in ("PENDING", "REQUEUED"))
     wait_until(lambda: slurm.state(job) == "COMPLETED")
     state = read_state(run_dir)
     assert state is not None, logs(run_dir)
@@ -164,7 +164,7 @@ def test_a_cancelled_run_leaves_no_process(slurm: RealSlurm, tmp_path: Path) -> 
     wait_until(lambda: "client_start" in kinds(run_dir))
     assert any("raylet" in p.name() for p in slurm.processes_of("beta"))
     slurm.call("scancel", job)
-    wait_until(lambda: slurm.state(job) == "CANCELLED", 60)
+    wait_until(lambda: slurm.state(job) == "CANCELLED")
     nobody_left(slurm)
     assert "accuracy" not in kinds(run_dir)
 

@@ -25,7 +25,7 @@ def test_a_sweep_runs_over_an_allocation(
     with real_slurm(short) as slurm:
         told = type_commands(PAGE, folder, slurm=True, environ=slurm.environ)
         job = next(line.split()[1] for line in told.splitlines() if line.startswith("job "))
-        wait_until(lambda: slurm.state(job) in ("COMPLETED", "FAILED"), 500)
+        wait_until(lambda: slurm.state(job) in ("COMPLETED", "FAILED"))
     run = folder / "runs" / "there"
     log = (run / "slurm" / f"{job}_0_log.out").read_text()
     tried = result(run)["trials"]
