@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.registries import registries_restored
 from tests.started import ALSO, BY_FIXTURE, started, watch
+from tests.undrawn import WRITE_REPORT, draw_nothing
 
 watch()
 
@@ -106,3 +108,12 @@ def mnist_root(request: pytest.FixtureRequest) -> Path:
     if root is None or not (root / "MNIST").is_dir():
         pytest.skip("real MNIST not found: pass --data-root=DIR")
     return root
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """What a script registers is gone after it; its reports are not drawn."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
+    with registries_restored():
+        yield

@@ -6,7 +6,6 @@ import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ import pytest
 
 import onefold
 from tests.cluster.commands import environment
-from tests.registries import registries_restored
-from tests.undrawn import WRITE_REPORT, draw_nothing
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PRINTED = {
@@ -31,15 +28,6 @@ COMMANDS = ("grid_on_slurm.sh", "study_on_a_gpu_box.sh")
 NOTEBOOK, SCRIPT = "images.ipynb", "images.py"
 FEWER = {"own_method.py": 300, "text.py": 300}
 """Training samples where there are too many for what is asked here."""
-
-
-@pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """What a script registers is gone after it; its reports are not drawn."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
-    with registries_restored():
-        yield
 
 
 @pytest.mark.usefixtures("elsewhere")

@@ -9,7 +9,6 @@ import pytest
 from programs import PAGE, code_lines, count, page
 
 from cluster import grid, launch
-from tests.test_examples import elsewhere as elsewhere
 
 PROGRAMS = sorted(p for p in (Path(__file__).parent / "programs").iterdir() if p.is_file())
 FLOOR = re.compile(r"# above (\d[\d.]*)$", re.MULTILINE)

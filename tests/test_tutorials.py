@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_examples import elsewhere as elsewhere
 from tests.tutorials import PAGES, blocks, run_script, type_commands, typed, write_files
 
 

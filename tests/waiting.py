@@ -1,11 +1,18 @@
 """Waiting for what another process does."""
 
+import math
 import time
 from collections.abc import Callable
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    """Returns once the condition holds. As for all that tests wait for, pytest's own limit ends it:
-    a limit of its own would fail on a slow machine."""
+def wait_until(condition: Callable[[], object], within: float = math.inf) -> None:
+    """Returns once the condition holds.
+
+    Args:
+        within: seconds, where it would be a fault to take longer. Other waits are ended by pytest's
+            own limit: any shorter one fails on some slow machine.
+    """
+    deadline = time.monotonic() + within
     while not condition():
+        assert time.monotonic() < deadline, f"not within {within:g} s"
         time.sleep(0.1)

@@ -147,7 +147,7 @@ def test_an_interrupted_driver_says_so_and_ends_its_step(tmp_path: Path) -> None
     log = tmp_path / "log.txt"
     wait_until(lambda: log.exists() and log.stat().st_size)
     driver.terminate()
-    assert driver.wait() == 130
+    assert driver.wait(20) == 130
     assert lines(tmp_path / "steps.jsonl")[1:] == [{"step": "ceilings", "status": "interrupted"}]
 
 

@@ -21,8 +21,8 @@ def alive(pid: int) -> bool:
 
 
 def await_end(processes: Sequence[psutil.Process]) -> None:
-    """Returns once all have ended."""
-    wait_until(lambda: not any(alive(p.pid) for p in processes if p.is_running()))
+    """Returns once all have ended, as they are to within ten seconds."""
+    wait_until(lambda: not any(alive(p.pid) for p in processes if p.is_running()), within=10)
 
 
 def kill_with_family(process: subprocess.Popen[bytes]) -> None:

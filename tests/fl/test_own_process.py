@@ -91,7 +91,7 @@ def test_a_signal_that_comes_twice_ends_in_one_line_and_leaves_no_folder(
         process.send_signal(number)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.1)
-    _, errors = process.communicate()
+    _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (128 + number, b"interrupted\n")
     assert not [*tmp_path.iterdir()]
 

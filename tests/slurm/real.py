@@ -11,13 +11,14 @@ import signal
 import socket
 import stat
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+
+from tests.waiting import wait_until
 
 DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol")
 NODES = ("alpha", "beta")
@@ -168,14 +169,12 @@ def _idle(slurm: RealSlurm) -> int:
 
 
 def _await(slurm: RealSlurm, condition: Callable[[], object]) -> None:
-    """Returns once the condition holds; after ``READY_S`` it raises what the daemons wrote."""
-    deadline = time.monotonic() + READY_S
-    while not condition():
-        if time.monotonic() > deadline:
-            files = sorted([*slurm.root.glob("*.out"), *slurm.root.glob("*.log")])
-            logs = [f"{file.name}: {file.read_text(errors='replace')[-2000:]}" for file in files]
-            raise RuntimeError("\n".join(["Slurm did not start", *logs]))
-        time.sleep(0.1)
+    try:
+        wait_until(condition, within=READY_S)
+    except AssertionError as error:
+        files = sorted([*slurm.root.glob("*.out"), *slurm.root.glob("*.log")])
+        logs = [f"{file.name}: {file.read_text(errors='replace')[-2000:]}" for file in files]
+        raise RuntimeError("\n".join(["Slurm did not start", *logs])) from error
 
 
 def _end(slurm: RealSlurm) -> None:

@@ -16,7 +16,7 @@ from slurm import array, status
 from slurm.status import read_state
 from tests.cluster.commands import SMALL, command, events, fingerprint, here, launch, result, run
 from tests.cluster.fake_driver import card, pretended
-from tests.slurm.real import RealSlurm, missing, real_slurm
+from tests.slurm.real import NODES, RealSlurm, missing, real_slurm
 from tests.tutorials import type_commands, write_files
 from tests.waiting import wait_until
 
@@ -78,7 +78,7 @@ def logs(run_dir: Path) -> str:
 
 
 def nobody_left(slurm: RealSlurm) -> None:
-    wait_until(lambda: not [*slurm.processes_of("alpha"), *slurm.processes_of("beta")])
+    wait_until(lambda: not any(map(slurm.processes_of, NODES)), within=90)
 
 
 def test_a_run_over_two_nodes_equals_one_here(slurm: RealSlurm, tmp_path: Path) -> None:

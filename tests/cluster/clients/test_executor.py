@@ -291,22 +291,14 @@ def reported(client: int, done: int = 3) -> ClientProgress:
     return ClientProgress(client=client, unit="epoch", done=done, of=20, loss=0.4125)
 
 
-def read(inbox: Inbox, clients: set[int]) -> list[ClientProgress]:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if found := list(inbox.read(clients)):
-            return found
-        time.sleep(0.05)
-    return []
-
-
 def test_the_latest_report_of_each_client_at_work_arrives(inbox: Inbox) -> None:
     assert not list(inbox.read({1}))
     send(inbox.mailbox, [reported(1), reported(2)])
     send(inbox.mailbox, [reported(2, done=4), reported(5)])
     found: list[ClientProgress] = []
     while not found or found[-1].done < 4:
-        found += read(inbox, {2, 3})
+        found += inbox.read({2, 3})
+        time.sleep(0.05)
     assert {each.client for each in found} == {2}
     assert found[-1] == reported(2, done=4)
 

@@ -162,7 +162,7 @@ def test_a_joined_cluster_is_used_and_left_running_also_by_an_interrupted_guest(
     metrics = tmp_path / "run" / "metrics.jsonl"
     wait_until(lambda: metrics.exists() and "client_start" in metrics.read_text())
     process.send_signal(signal.SIGINT)
-    assert process.wait() == 130
+    assert process.wait(timeout=20) == 130
     assert neighbour.count() == f"{before + 1} 1"
     done = launch(tmp_path, *joining, "--resume")
     assert done.returncode == 0, done.stderr
@@ -233,7 +233,7 @@ def test_sigterm_stays_with_the_program_and_nothing_is_left_of_its_own_cluster()
     assert not Path(root).parent.exists()
     assert len(pids) >= 3
     # Ray's workers end by themselves once their raylet has, a moment later on a busy machine.
-    wait_until(lambda: not any(alive(int(pid)) for pid in pids))
+    wait_until(lambda: not any(alive(int(pid)) for pid in pids), within=20)
 
 
 def test_only_an_explicit_address_of_either_family_is_joined() -> None:

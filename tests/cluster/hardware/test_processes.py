@@ -67,7 +67,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     )
     process.wait()
     pid = int((tmp_path / "id").read_text())
-    wait_until(lambda: not alive(pid))
+    wait_until(lambda: not alive(pid), within=5)
 
 
 @pytest.mark.process

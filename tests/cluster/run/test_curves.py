@@ -268,7 +268,7 @@ def test_a_running_tensorboard_sees_it_within_seconds(
     monkeypatch.setattr(curves, "FLUSH_S", 0.05)
     with closing(TensorBoard(tmp_path, MEMBERS)) as board:
         board(told(0, 1, 0.75))
-        wait_until(lambda: "clients/00000/loss" in seen(tmp_path).Tags()["scalars"])
+        wait_until(lambda: "clients/00000/loss" in seen(tmp_path).Tags()["scalars"], within=10)
 
 
 def test_a_full_disk_is_an_error_that_names_the_folder(

@@ -1,7 +1,9 @@
 """The server's training loop against the textbook's, and states that it goes on from."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -68,6 +70,18 @@ def train(
     return losses
 
 
+def visits(**kwargs: Any) -> list[list[int]]:
+    """Which samples each step saw."""
+    seen: list[list[int]] = []
+
+    def watching(model: nn.Module, batch: Batch) -> Tensor:
+        seen.append(batch["index"].tolist())
+        return cross_entropy(model, batch)
+
+    train(linear(), loss=watching, **kwargs)
+    return seen
+
+
 @pytest.mark.parametrize("config", [CONFIG, SGD], ids=["adam", "sgd"])
 def test_a_fit_is_the_textbooks_loop(config: FitConfig) -> None:
     naive, order, batches = linear(), torch_generator(5, "fusion/order"), data()
@@ -96,6 +110,24 @@ def test_a_fit_is_the_textbooks_loop(config: FitConfig) -> None:
     assert losses == pytest.approx(expected, rel=1e-4)
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(tensor, naive.state_dict()[name], rtol=1e-4, atol=1e-5)
+
+
+def test_every_epoch_sees_every_sample_once_in_an_order_of_its_own() -> None:
+    steps = visits()
+    assert [len(step) for step in steps] == [4, 4, 3] * CONFIG.epochs
+    epochs = [steps[e] + steps[e + 1] + steps[e + 2] for e in range(0, len(steps), 3)]
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(SIZE))
+        assert epoch != list(range(SIZE))
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+
+
+def test_the_order_follows_from_seed_and_stage() -> None:
+    first = visits(seed=3, stage="fusion")
+    torch.manual_seed(9)
+    assert visits(seed=3, stage="fusion") == first
+    assert visits(seed=4, stage="fusion") != first
+    assert visits(seed=3, stage="distil-init") != first
 
 
 def test_dropout_follows_from_seed_and_stage_and_from_nothing_else() -> None:
@@ -161,6 +193,21 @@ def test_a_setting_out_of_range_is_refused(settings: dict[str, Any], complaint: 
         FitConfig(**settings)
 
 
+def test_a_cosine_schedule_falls_from_the_rate_to_zero_over_all_steps() -> None:
+    """With plain SGD and a gradient of one, each step moves a weight by the rate."""
+    model, seen = linear(), list[float]()
+    config = replace(CONFIG, optimizer="sgd", momentum=0.0, schedule="cosine")
+
+    def bias(model: nn.Module, batch: Batch) -> Tensor:
+        seen.append(model.bias[0].item())
+        return model.bias[0] + 0 * model(batch["images"]).sum()
+
+    train(model, loss=bias, config=config)
+    moved = [a - b for a, b in pairwise([*seen, model.bias[0].item()])]
+    expected = [0.01 * (1 + math.cos(math.pi * step / 9)) / 2 for step in range(9)]
+    assert moved == pytest.approx(expected, abs=1e-6)
+
+
 def test_a_schedule_goes_on_where_a_state_was_kept() -> None:
     config = replace(CONFIG, schedule="cosine")
     whole, halves = linear(), linear()
@@ -191,6 +238,20 @@ def test_a_state_is_continued_under_other_settings(config: FitConfig) -> None:
     list(Fit(spec(continued, config=later, state=first.state()), data(), seed=0).epochs())
     for name, tensor in continued.state_dict().items():
         torch.testing.assert_close(tensor, plain.state_dict()[name], rtol=1e-5, atol=1e-6)
+
+
+def test_long_gradients_are_cut_to_the_clip_and_short_ones_are_left() -> None:
+    def step(clip: float | None) -> Tensor:
+        model = linear()
+        before = [p.detach().clone() for p in model.parameters()]
+        config = replace(SGD, epochs=1, batch_size=SIZE, momentum=0.0, lr=1.0, clip=clip)
+        train(model, config=config)
+        pairs = zip(model.parameters(), before, strict=True)
+        return torch.cat([(p - b).flatten() for p, b in pairs]).detach()
+
+    free = step(None)
+    torch.testing.assert_close(step(10 * free.norm().item()), free)
+    torch.testing.assert_close(step(0.1), free * (0.1 / free.norm()), rtol=1e-3, atol=1e-5)
 
 
 def test_an_ensembles_members_train_as_if_each_were_alone() -> None:

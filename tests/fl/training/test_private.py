@@ -93,12 +93,12 @@ def test_a_client_with_less_than_a_batch_is_all_in_each_step() -> None:
 @pytest.mark.parametrize("from_seed", [True, False], ids=["seeded", "secret"])
 def test_noise_has_the_accountants_deviation_and_batches_its_rate(from_seed: bool) -> None:
     """With a clip that leaves nothing of the gradients, what moves the weights is noise alone."""
-    settings = replace(CLASSIFIER, epochs=20, batch_size=20, lr=1.0, momentum=0)
+    settings = replace(CLASSIFIER, epochs=60, batch_size=20, lr=1.0, momentum=0)
     data = inputs(record(settings, clip=1e-2, noise_from_seed=from_seed), 20, 10, 20)
     own = data.client.training
     assert isinstance(own, PrivateClassifier)
     sizes = [len(batch["labels"]) for batch in poisson_batches(data, own)]
-    assert len(sizes) == 20 * 3
+    assert len(sizes) == 60 * 3
     assert len(set(sizes)) > 5
     assert sum(sizes) / len(sizes) == pytest.approx(20, abs=1.5)
     before, after = CLASSIFIER.recipe(data).model.state_dict(), train_privately(data).tensors
