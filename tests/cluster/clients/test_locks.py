@@ -22,6 +22,7 @@ from fl.exchange import Upload
 from fl.executor import InProcess
 from fl.federation import TaskInput, TaskOutput
 from tests.fl.toy import PROBLEM, Told, client, into, split
+from tests.waiting import wait_until
 
 FORK = multiprocessing.get_context("fork")
 IDS = range(4)
@@ -84,8 +85,7 @@ def test_three_runs_at_once_train_each_client_once(tmp_path: Path, trainings: Pa
 def test_who_is_killed_holds_up_nobody(tmp_path: Path, trainings: Path) -> None:
     answers = FORK.Queue()
     dying = start(tmp_path, "dying", answers)
-    while not trainings.exists():
-        time.sleep(0.01)
+    wait_until(trainings.read_text)  # the first training has begun
     waiting = start(tmp_path, "waiting", answers)
     assert answers.get() == ("waiting", [0, 1, 2, 3], 1)
     for process in (dying, waiting):
