@@ -4,6 +4,7 @@ import gc
 import json
 import os
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,16 @@ watch()
 
 # Tiny models run fastest on one thread, and tests beside other work do not fight over cores.
 torch.set_num_threads(1)
+
+# How long an example takes is no fault: on a busy machine any may take more than 200 ms. (Who runs
+# tests on a GPU machine may lack the package.)
+with suppress(ModuleNotFoundError):
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "no hurry", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("no hurry")
 
 # No call of Ray's starts a cluster unasked, which nobody would end: its lines would come into the
 # output of other tests. (Ray reads this when it is imported.)

@@ -24,8 +24,6 @@ from slurm.status import read_progress
 from slurm.submit import Tail
 from tune.outcome import last_scores
 
-pytestmark = pytest.mark.timeout(20)
-
 METRICS = "metrics.jsonl"
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "result": ("result.json", read_json),

@@ -21,6 +21,7 @@ from fl.training.recipe import Recipe
 from fl.training.sizes import CohortSizes, work
 from fl.training.task import task_for_many, task_of, train_by_recipe
 from tests.fl.toy import GENERATOR, PROBLEM, VGG, Told, client, into, named, same_bits, split
+from tests.waiting import wait_until
 
 TRAIN = split(4, 4, 4)
 
@@ -114,13 +115,17 @@ def slow(inputs: TaskInput) -> TaskOutput:
 
 
 def test_in_process_who_takes_longer_is_named_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    def until_named(inputs: TaskInput) -> TaskOutput:
+        wait_until(lambda: caplog.messages)
+        return TaskOutput(tensors={})
+
     executor = InProcess(TRAIN, timeout=0.1)
-    results = [result for _, result in executor.run([job(slow, id=7)], Events())]
+    results = [result for _, result in executor.run([job(until_named, id=7)], Events())]
     assert isinstance(results[0], Upload)
     (line,) = caplog.messages
     assert "client 7 has not finished within 0.1 s" in line
     assert "Ctrl-C" in line
-    executor = InProcess(TRAIN, timeout=60)
+    executor = InProcess(TRAIN, timeout=600)
     list(executor.run([job(slow, id=7)], Events()))
     assert len(caplog.messages) == 1
 

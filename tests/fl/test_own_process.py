@@ -33,18 +33,23 @@ def test_no_variable_stops_a_report(make_run: MakeRun) -> None:
     assert (path / "report.html").stat().st_size > 10_000
 
 
-BEGINNING = "import sys, time\nfrom fl.own_process import run_as_command\n"
+BEGINNING = "import os, sys, time\nfrom fl.own_process import run_as_command\n"
 WAITS = f"""{BEGINNING}
 from cluster.hardware import private_folders
+from fl import own_process
 from pathlib import Path
 private_folders.SHORT_TMP = Path(sys.argv[1])
+own_process.LAST_RESORT_S = {{limit}}
+own_process.AT_LAST.append(sys.stdin.read)  # it ends once the second signal is sent
 def main():
     with private_folders.own_folder():
         try:
-            print("ready", flush=True)
-            time.sleep(60)
+            os.write(1, b"ready\\n")  # a print that is interrupted may be repeated
+            time.sleep(600)
         finally:
+            print("ending", flush=True)
             {{last}}
+            print("ended", flush=True)
 run_as_command(main)
 """
 PRINTS = f"""{BEGINNING}
@@ -66,19 +71,20 @@ def test_each_command_that_is_interrupted_in_a_process_that_goes_on_says_so(
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("name", "last"),
+    ("name", "last", "limit", "said"),
     [
-        *((name, "time.sleep(0.5)") for name in ("SIGINT", "SIGHUP", "SIGQUIT")),
-        ("SIGTERM", "time.sleep(60)"),  # it is stuck, and ended all the same
+        *((name, "sys.stdin.read()", 600, b"ended\n") for name in ("SIGINT", "SIGHUP", "SIGQUIT")),
+        ("SIGTERM", "time.sleep(600)", 0.1, b""),  # it is stuck, and ended all the same
     ],
 )
 def test_a_signal_that_comes_twice_ends_in_one_line_and_leaves_no_folder(
-    name: str, last: str, tmp_path: Path
+    name: str, last: str, limit: float, said: bytes, tmp_path: Path
 ) -> None:
     number = signal.Signals[name]
-    command = [sys.executable, "-c", WAITS.format(last=last), str(tmp_path)]
+    code = WAITS.format(last=last, limit=limit)
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
@@ -87,12 +93,11 @@ def test_a_signal_that_comes_twice_ends_in_one_line_and_leaves_no_folder(
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     assert len([*tmp_path.iterdir()]) == 1
-    for _ in range(2):
-        process.send_signal(number)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.1)
-    _, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (128 + number, b"interrupted\n")
+    process.send_signal(number)
+    assert process.stdout.readline() == b"ending\n"
+    process.send_signal(number)
+    printed, errors = process.communicate()
+    assert (process.returncode, printed, errors) == (128 + number, said, b"interrupted\n")
     assert not [*tmp_path.iterdir()]
 
 

@@ -24,6 +24,8 @@ from tests.fl.toy import PROBLEM, client, split
 TRAIN = split(4, 4, 4, 4, 4, 4)
 IDS = range(6)
 CORES = 4
+LONG_S = 200.0
+"""For what comes at once, unless it never does."""
 
 
 def nothing(inputs: TaskInput) -> TaskOutput:
@@ -55,9 +57,17 @@ def slowly(stored: list[int]) -> Callable[[Job, Upload], None]:
 
 @pytest.mark.parametrize("cores", [1, CORES])
 def test_each_is_given_in_turn_once_it_is_stored(cores: int) -> None:
-    stored, given = list[int](), list[int]()
+    stored, given, second = list[int](), list[int](), threading.Event()
+
+    def put(done: Job, upload: Upload) -> None:
+        if cores > 1 and done.client.id == 0:
+            second.wait(LONG_S)
+        stored.append(done.client.id)
+        if done.client.id == 1:
+            second.set()
+
     with threads(cores):
-        for done, _ in store_each(cohort(*IDS), slowly(stored)):
+        for done, _ in store_each(cohort(*IDS), put):
             given.append(done.client.id)
             assert done.client.id in stored
     assert given == sorted(stored) == list(IDS)

@@ -45,15 +45,23 @@ class ThreadGroup(Group):
         self._barrier.wait()
         tensor.copy_(total)
 
+    def leave(self) -> None:
+        """Once its work is done: a rank that sums once more lacks this one's part."""
+        self._brought.pop(self.rank, None)
+        self._barrier.wait()
+
 
 def on_ranks(size: int, work: Callable[[ThreadGroup], Result], where: Where = HERE) -> list[Result]:
     """What the work comes to on each rank; the first error of a rank's own is raised."""
-    barrier, brought = Barrier(size, timeout=60), dict[int, Tensor]()
+    barrier, brought = Barrier(size), dict[int, Tensor]()
 
     def run(rank: int) -> Result:
         try:
             with where.rank(rank) as device:
-                return work(ThreadGroup(rank, barrier, brought, device))
+                group = ThreadGroup(rank, barrier, brought, device)
+                result = work(group)
+                group.leave()
+                return result
         except BaseException:
             barrier.abort()  # the others wait no longer
             raise
