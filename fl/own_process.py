@@ -33,9 +33,11 @@ _status: list[int] = []
 _said: list[str] = []
 
 
-class Output(FileIO):
+class Output(BufferedWriter):
     """A stream whose reader may leave: what is written then is dropped, and nothing is raised."""
 
+    # Not the raw stream below it: a signal between a write in Python and its return would have
+    # the buffer write the same once more.
     failure: OSError | None = None
 
     def write(self, content: Any) -> int:
@@ -43,11 +45,22 @@ class Output(FileIO):
         try:
             return super().write(content)
         except OSError as error:
-            self.failure = error
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
-            return len(content)
+            self._write_to_nowhere(error)
+            return super().write(content)
+
+    def flush(self) -> None:
+        """Writes what is kept."""
+        try:
+            super().flush()
+        except OSError as error:
+            self._write_to_nowhere(error)
+            super().flush()
+
+    def _write_to_nowhere(self, failure: OSError) -> None:
+        self.failure = failure
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
 
 
 def prepare_process() -> None:
@@ -159,7 +172,7 @@ def _end_at_once() -> None:
 
 def _going_on(stream: TextIOWrapper) -> TextIOWrapper:
     return TextIOWrapper(
-        BufferedWriter(Output(stream.fileno(), "w", closefd=False)),
+        Output(FileIO(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
         errors="replace",  # some terminals' encodings lack our characters
         line_buffering=stream.line_buffering,
@@ -167,16 +180,11 @@ def _going_on(stream: TextIOWrapper) -> TextIOWrapper:
     )
 
 
-def _output(stream: object) -> Output | None:
-    raw = getattr(getattr(stream, "buffer", None), "raw", None)
-    return raw if isinstance(raw, Output) else None
-
-
 def _status_of_output(goes_on: bool) -> int:
     """The exit status where standard output could not be written; 0 where it could."""
     sys.stdout.flush()
-    output = _output(sys.stdout)
-    if output is None or output.failure is None:
+    output = getattr(sys.stdout, "buffer", None)
+    if not isinstance(output, Output) or output.failure is None:
         return 0
     failure, output.failure = output.failure, None
     if failure.errno != errno.EPIPE:

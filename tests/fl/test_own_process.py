@@ -69,6 +69,28 @@ def test_each_command_that_is_interrupted_in_a_process_that_goes_on_says_so(
     assert capsys.readouterr().err == "interrupted\ninterrupted; it can be continued\n"
 
 
+INTERRUPTED = f"""{BEGINNING}
+def interrupt(frame, event, value):
+    if event == "return" and frame.f_code.co_filename.endswith("own_process.py"):
+        sys.setprofile(None)
+        raise KeyboardInterrupt  # as a signal does between two steps of Python's
+def main():
+    sys.setprofile(interrupt)
+    try:
+        sys.stdout.write("once\\n")
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("and on")
+run_as_command(main)
+"""
+
+
+@pytest.mark.process
+def test_a_line_that_is_interrupted_is_printed_once() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, check=False)
+    assert (done.stdout, done.stderr) == (b"once\nand on\n", b"")
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "last", "limit", "said"),
