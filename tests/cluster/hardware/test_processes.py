@@ -69,7 +69,7 @@ def test_children_orphans_and_the_stubborn_are_ended(tmp_path: Path) -> None:
 def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     process = run(
         """
-        child = start(["sleep", "60"], None)
+        child = start(["sleep", "600"], None)
         MARKER.write_text(str(child.pid))
         os.kill(os.getpid(), signal.SIGKILL)
         """,
@@ -84,7 +84,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
 def test_a_child_can_be_deaf_to_a_signal(tmp_path: Path) -> None:
     process = run(
         """
-        child = start(["sleep", "60"], None, ignoring=[signal.SIGUSR2])
+        child = start(["sleep", "600"], None, ignoring=[signal.SIGUSR2])
         time.sleep(0.3)
         child.send_signal(signal.SIGUSR2)
         time.sleep(0.3)

@@ -74,7 +74,7 @@ def test_a_worker_is_forked_with_its_own_arguments_environment_and_streams(tmp_p
 SLEEPER = """
 import os, sys, time
 open(sys.argv[1], "w").write(str(os.getpid()))
-time.sleep(60)
+time.sleep(600)
 """
 KILLED = """
 import os, subprocess, sys, time
@@ -85,7 +85,7 @@ worker, asker, out = sys.argv[1:]
 with worker_template() as address:
     environment = {**os.environ, fork_worker.TEMPLATE: str(address)}
     subprocess.run([sys.executable, asker, worker, out], env=environment, check=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -139,7 +139,7 @@ worker.wait()
 STARTING = """
 import os, sys, time
 open(sys.argv[-1], "w").write(str(os.getpid()))
-time.sleep(60)
+time.sleep(600)
 """
 
 
