@@ -13,9 +13,8 @@ from fl.rounds import Rounds
 from tests.cluster.commands import environment, events, here, result
 from tests.cluster.commands import run as run_line
 from tests.cluster.fake_driver import CARDS, pretended
-from tests.cluster.living import kill_with_family
+from tests.cluster.living import kill_with_family, wait_for
 from tests.held import THERE, held
-from tests.waiting import wait_until
 
 FEDD2S = [
     *("--method=fedd2s", "--num-clients=5", "--rounds=5", "--name=run", "--participation=0.6"),
@@ -63,7 +62,7 @@ def test_a_run_on_ray_that_is_killed_in_round_3_goes_on_to_the_bits_of_one_proce
         env=environment() | held(tmp_path / "held", '"event": "client_end".*"round": 3'),
         stdout=subprocess.DEVNULL,
     )
-    wait_until((tmp_path / "held" / THERE).exists)
+    wait_for(process, (tmp_path / "held" / THERE).exists)
     kill_with_family(process)
     told = [event["event"] for event in events(tmp_path / "ray" / "run")]
     assert told.count("round") == 2

@@ -17,6 +17,7 @@ import pytest
 from cluster.hardware.private_folders import LOCK, temporary_folder
 from cluster.hardware.ray_internals import AUTHENTICATION, DEFAULTS, OTHER_HOSTS, TOKEN
 from tests.cluster.commands import command, environment, kinds
+from tests.cluster.living import wait_for
 from tests.cluster.strangers import Door, answers, doors, environ, family, named, nobody_can
 from tests.waiting import wait_until
 
@@ -53,9 +54,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     )
     folder = root / "run"
     try:
-        wait_until(lambda: "client_start" in kinds(folder))
+        wait_for(process, lambda: "client_start" in kinds(folder))
         before = doors(family(process.pid))
-        wait_until(lambda: "epoch" in kinds(folder))
+        wait_for(process, lambda: "epoch" in kinds(folder))
         there = family(process.pid)
         (raylet,) = named(there, "raylet")
         yield Run(
@@ -68,7 +69,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             (folder / "ray-address").read_text().strip(),
         )
         done = kinds(folder).count("epoch")
-        wait_until(lambda: kinds(folder).count("epoch") > done + 2)
+        wait_for(process, lambda: kinds(folder).count("epoch") > done + 2)
         process.send_signal(signal.SIGINT)
         _, complaint = process.communicate()
         assert process.returncode == 130, complaint

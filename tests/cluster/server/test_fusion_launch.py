@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.commands import command, environment, events, fingerprint, launch, result
-from tests.cluster.living import kill_with_family
+from tests.cluster.living import kill_with_family, wait_for
 from tests.held import THERE, held
-from tests.waiting import wait_until
 
 LONG = ["--name=run", "--fusion.epochs=16", "--fusion-checkpoint=0"]
 
@@ -52,7 +51,7 @@ def test_a_run_killed_inside_fusion_goes_on_there_to_the_same_model(
         env=environment() | held(tmp_path / "held", '"event": "epoch"', 4),
         stdout=subprocess.DEVNULL,
     )
-    wait_until((tmp_path / "held" / THERE).exists)
+    wait_for(process, (tmp_path / "held" / THERE).exists)
     kill_with_family(process)
     before = len(epoch_events(run))
     assert before == 4
