@@ -13,6 +13,9 @@ def wait_until(condition: Callable[[], object], within: float = math.inf) -> Non
             own limit: any shorter one fails on some slow machine.
     """
     deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {within:g} s"
+    while True:
+        late = time.monotonic() > deadline  # before a last look: this process may have stood still
+        if condition():
+            return
+        assert not late, f"not within {within:g} s"
         time.sleep(0.1)

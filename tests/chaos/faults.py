@@ -21,7 +21,6 @@ SMALL = (
     *("--fusion.epochs=6", "--distil-init.epochs=3", "--fusion-checkpoint=0"),
 )
 RUNTIMES = {"inprocess": ("--runtime=inprocess",), "ray": ("--fusion-ranks=2",)}
-TIMEOUT_S = 300
 
 
 @dataclass
@@ -60,7 +59,7 @@ class Run:
     def end(self) -> int:
         """Waits for its process's end, and returns the exit status."""
         assert self.process is not None
-        status = self.process.wait(TIMEOUT_S)
+        status = self.process.wait()
         self.output = (self.folder.parent / f"{self.folder.name}.log").read_text(errors="replace")
         return status
 
@@ -115,9 +114,7 @@ def _kill(word: str, within: float = 0.3) -> Fault:
     def strike(run: Run, draw: random.Random, lasts: float) -> str:
         run.start()
         assert run.process is not None
-        patience = time.monotonic() + TIMEOUT_S
         while not run.struck(word) and run.process.poll() is None:
-            assert time.monotonic() < patience, f"no process {word}"
             time.sleep(0.05)
         time.sleep(draw.uniform(0, within) * lasts)
         with contextlib.suppress(psutil.NoSuchProcess):

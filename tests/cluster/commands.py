@@ -16,6 +16,7 @@ import torch
 
 from cluster.launch import main
 from fl.json_files import read_json
+from fl.report.read import read_events
 from tests.undrawn import WRITE_REPORT, draw_nothing, undrawn
 
 SMALL = [
@@ -114,6 +115,11 @@ def result(run_dir: Path) -> dict[str, Any]:
 
 def events(run_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def kinds(run_dir: Path) -> list[str]:
+    """What a run that is at work has told so far: it may have written half of a line."""
+    return [event.name for event in read_events(run_dir / "metrics.jsonl")]
 
 
 def fingerprint(run_dir: Path) -> tuple[bytes, Any, Any]:

@@ -8,14 +8,13 @@ so it needs Python's standard library alone.
 
 import json
 import os
-import time
 from types import SimpleNamespace
 from typing import Any
 
 DRIVER: dict[str, Any] = json.loads(os.environ.get("FAKE_DRIVER", "{}"))
 """``cards``: each with uuid, name, memory, and in MIG mode ``mig``, its devices; the name of an
 error in place of a value, card or device is raised. ``fails``: the error of every call.
-``hangs_s``: seconds that the first call takes."""
+``hangs``: called first, and returns when the driver is to answer."""
 NVML_DEVICE_MIG_ENABLE = 1
 calls: list[str] = []
 
@@ -47,7 +46,7 @@ def _value(found: Any) -> Any:
 
 
 def nvmlInit() -> None:
-    time.sleep(DRIVER.get("hangs_s", 0))
+    DRIVER.get("hangs", lambda: None)()
     _value(DRIVER.get("fails"))
     calls.append("init")
 

@@ -6,7 +6,8 @@ One that only waits to be noticed by its parent is not at work.
 import contextlib
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import psutil
 
@@ -20,9 +21,15 @@ def alive(pid: int) -> bool:
         return False
 
 
-def await_end(processes: Sequence[psutil.Process]) -> None:
-    """Returns once all have ended, as they are to within ten seconds."""
-    wait_until(lambda: not any(alive(p.pid) for p in processes if p.is_running()), within=10)
+def wait_for(process: subprocess.Popen[Any], condition: Callable[[], object]) -> None:
+    """Returns once the condition holds, which the process brings about; fails if it ends first."""
+    wait_until(lambda: condition() or process.poll() is not None)
+    assert condition(), f"it has ended with status {process.returncode}"
+
+
+def await_end(processes: Sequence[psutil.Process], within: float = 10) -> None:
+    """Returns once all have ended, as they are to within so many seconds."""
+    wait_until(lambda: not any(alive(p.pid) for p in processes if p.is_running()), within)
 
 
 def kill_with_family(process: subprocess.Popen[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -38,6 +39,15 @@ class Door:
 def family(pid: int) -> list[psutil.Process]:
     here = psutil.Process(pid)
     return [here, *here.children(recursive=True)]
+
+
+def named(processes: Iterable[psutil.Process], start: str) -> list[psutil.Process]:
+    """Those whose names begin so, of those that have not ended."""
+    found = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            found += [process] * process.name().startswith(start)
+    return found
 
 
 def doors(processes: Iterable[psutil.Process]) -> set[Door]:

@@ -4,12 +4,13 @@ import errno
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,6 +84,8 @@ def test_what_failed_comes_with_advice_and_status_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     only(monkeypatch, trained, broken_disk)
+    times = iter([10.0, 10.04, 20.0, 21.5])  # of each check its begin and its end
+    monkeypatch.setattr(doctor, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     file = tmp_path / "doctor.json"
     assert main([f"--json={file}"]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -91,9 +94,8 @@ def test_what_failed_comes_with_advice_and_status_1(
     assert lines[-1].split() == ["broken", "disk", "mend", "broken_disk"]
     found = json.loads(file.read_text())
     assert (found["fit"], found["verdict"]) == (False, lines[-2])
-    assert found["checks"][1].pop("seconds") < 1
     assert found["checks"][1] == {
-        **{"name": "broken disk", "status": "failed"},
+        **{"name": "broken disk", "status": "failed", "seconds": 1.5},
         **{"finding": "two got it", "advice": "mend broken_disk"},
     }
     assert "cores" in found["found"]
@@ -195,26 +197,30 @@ def test_a_check_that_hangs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
 
     def hang(_: DoctorOptions) -> str:
-        return str(over.wait(60))
+        return str(over.wait())
 
     only(monkeypatch, hang)
     monkeypatch.setattr(doctor, "LIMIT_S", 0.2)
-    began = time.monotonic()
-    result = perform(hang, DoctorOptions())
+    result = perform(hang, DoctorOptions())  # and it hangs still
     over.set()
-    assert time.monotonic() - began < 10
     assert (result["status"], result["finding"]) == ("failed", "no answer within 0.2 s")
 
 
 def test_a_federation_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sleeper = tmp_path / "pid"
-    script = f"echo $$ > {sleeper}; trap '' TERM; while :; do sleep 0.1; done"
+    script, started = "trap '' TERM; while :; do sleep 0.1; done", list[subprocess.Popen[str]]()
+
+    class Noted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Noted)
     monkeypatch.setattr(doctor, "python", lambda _: ["sh", "-c", script])
-    monkeypatch.setattr(doctor, "RUN_S", 1.0)
-    with pytest.raises(TimeoutError, match="no end within 1 s"):
+    monkeypatch.setattr(doctor, "RUN_S", 0.1)
+    with pytest.raises(TimeoutError, match=r"no end within 0\.1 s"):
         run_tiny(tmp_path / "run")
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(sleeper.read_text()), 0)
+    (hanging,) = started
+    assert hanging.returncode == -signal.SIGKILL
 
 
 @pytest.mark.process

@@ -10,11 +10,11 @@ import pytest
 
 from cluster.launch import main
 from fl.rounds import Rounds
-from tests.cluster.commands import environment, here, result
+from tests.cluster.commands import environment, events, here, result
 from tests.cluster.commands import run as run_line
 from tests.cluster.fake_driver import CARDS, pretended
-from tests.cluster.living import kill_with_family
-from tests.waiting import wait_until
+from tests.cluster.living import kill_with_family, wait_for
+from tests.held import THERE, held
 
 FEDD2S = [
     *("--method=fedd2s", "--num-clients=5", "--rounds=5", "--name=run", "--participation=0.6"),
@@ -57,13 +57,15 @@ def test_a_run_on_ray_that_is_killed_in_round_3_goes_on_to_the_bits_of_one_proce
     tmp_path: Path,
 ) -> None:
     undisturbed = run(tmp_path / "here", "--runtime=inprocess")
-    metrics = tmp_path / "ray" / "run" / "metrics.jsonl"
     process = subprocess.Popen(
-        command(tmp_path / "ray", *FEDD2S), env=environment(), stdout=subprocess.DEVNULL
+        command(tmp_path / "ray", *FEDD2S),
+        env=environment() | held(tmp_path / "held", '"event": "client_end".*"round": 3'),
+        stdout=subprocess.DEVNULL,
     )
-    wait_until(lambda: metrics.exists() and metrics.read_text().count('"event": "round"') >= 2)
+    wait_for(process, (tmp_path / "held" / THERE).exists)
     kill_with_family(process)
-    assert metrics.read_text().count('"event": "round"') < 5
+    told = [event["event"] for event in events(tmp_path / "ray" / "run")]
+    assert told.count("round") == 2
     resumed = run(tmp_path / "ray", "--resume")
     assert outcome(resumed) == outcome(undisturbed)
     figures = result(resumed)

@@ -188,7 +188,7 @@ def _end(slurm: RealSlurm) -> None:
             daemon.wait(timeout=10)
         except subprocess.TimeoutExpired:
             daemon.kill()
-            daemon.wait(timeout=10)
+            daemon.wait()
 
 
 def _free_ports(count: int) -> list[int]:

@@ -14,8 +14,19 @@ from safetensors.torch import load_file
 
 from slurm import array, status
 from slurm.status import read_state
-from tests.cluster.commands import SMALL, command, events, fingerprint, here, launch, result, run
+from tests.cluster.commands import (
+    SMALL,
+    command,
+    events,
+    fingerprint,
+    here,
+    kinds,
+    launch,
+    result,
+    run,
+)
 from tests.cluster.fake_driver import card, pretended
+from tests.cluster.strangers import named
 from tests.slurm.real import NODES, RealSlurm, missing, real_slurm
 from tests.tutorials import type_commands, write_files
 from tests.waiting import wait_until
@@ -58,10 +69,6 @@ def submit(slurm: RealSlurm, output_dir: Path, *arguments: str) -> str:
     assert done.returncode == 0, done.stderr
     (job,) = (line.split()[1] for line in done.stdout.splitlines() if line.startswith("job "))
     return job
-
-
-def kinds(run_dir: Path) -> list[str]:
-    return [e["event"] for e in events(run_dir)] if (run_dir / "metrics.jsonl").exists() else []
 
 
 def has_ended(run_dir: Path) -> bool:
@@ -130,7 +137,6 @@ def test_a_preempted_run_continues_where_it_was(
     run_dir = tmp_path / "run"
     wait_until(lambda: "client_end" in kinds(run_dir))
     slurm.call("scancel", "--signal=USR2", job)
-    wait_until(lambda: slurm.state(job) in ("PENDING", "REQUEUED"))
     wait_until(lambda: slurm.state(job) == "COMPLETED")
     state = read_state(run_dir)
     assert state is not None, logs(run_dir)
@@ -162,11 +168,11 @@ def test_a_cancelled_run_leaves_no_process(slurm: RealSlurm, tmp_path: Path) -> 
     job = submit(slurm, tmp_path, *LONG)
     run_dir = tmp_path / "run"
     wait_until(lambda: "client_start" in kinds(run_dir))
-    assert any("raylet" in p.name() for p in slurm.processes_of("beta"))
+    assert named(slurm.processes_of("beta"), "raylet")
     slurm.call("scancel", job)
     wait_until(lambda: slurm.state(job) == "CANCELLED")
     nobody_left(slurm)
-    assert "accuracy" not in kinds(run_dir)
+    assert "run_end" not in kinds(run_dir)
 
 
 def test_a_run_survives_the_death_of_a_node(
@@ -174,7 +180,7 @@ def test_a_run_survives_the_death_of_a_node(
 ) -> None:
     submit(slurm, tmp_path, *LONG)
     run_dir = tmp_path / "run"
-    wait_until(lambda: "client_start" in kinds(run_dir))
+    wait_until(lambda: kinds(run_dir).count("client_start") >= 4)  # some of them on beta
     beta = slurm.processes_of("beta")
     dead = [psutil.Process(slurm.daemons["beta"].pid), *beta]
     dead += steps_above(beta)

@@ -10,9 +10,9 @@ import yaml
 
 from cluster.hardware.processes import ROOT
 from tests.cluster.commands import environment, result
-from tests.cluster.living import kill_with_family
+from tests.cluster.living import kill_with_family, wait_for
+from tests.held import THERE, held
 from tests.undrawn import undrawn
-from tests.waiting import wait_until
 
 CLIENTS = 4
 RUN = {
@@ -59,12 +59,19 @@ def run(line: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-def kill_sweep(line: list[str], enough: Callable[[], object]) -> None:
-    """Starts the command, and ends it and all its processes at once as soon as that holds."""
+def kill_sweep(line: list[str], holding: Path, trial: str, enough: Callable[[], object]) -> None:
+    """Starts the command, whose trial of that number goes no further than its start, and ends it
+    and all its processes at once as soon as ``enough`` holds too.
+
+    ``holding``: a folder to make for that.
+    """
     process = subprocess.Popen(
-        undrawn(line), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=workplace()
+        undrawn(line),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment() | held(holding, f'"event": "run_start".*"{trial}"'),
     )
-    wait_until(enough)
+    wait_for(process, lambda: (holding / THERE).exists() and enough())
     kill_with_family(process)
 
 

@@ -11,7 +11,7 @@ from tests.waiting import wait_until
 
 PAGE = "sweep.md"
 CLASSIFIERS, GENERATORS = 2, 2
-pytestmark = [*(pytest.mark.slurm, pytest.mark.ray, pytest.mark.slow), pytest.mark.timeout(600)]
+pytestmark = [*(pytest.mark.slurm, pytest.mark.ray, pytest.mark.slow), pytest.mark.timeout(900)]
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))

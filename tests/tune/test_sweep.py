@@ -121,7 +121,9 @@ def test_a_killed_sweep_goes_on_from_where_it_was_moved_to(server: Path, tmp_pat
     three = ("--num-samples=3", "--max-concurrent=3", "--runtime=inprocess")
     folder = tmp_path / "here" / "runs" / "sweep" / "trials"
     line = command(tmp_path / "here", SERVER_SPACE, *three)
-    kill_sweep(line, lambda: len(list(folder.glob("0*/result.json"))) >= 1)
+    kill_sweep(
+        line, tmp_path / "held", "00002", lambda: len(list(folder.glob("0*/result.json"))) >= 1
+    )
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*/result.json")}
     assert 2 <= len(before) < 4  # the default is among them
     (tmp_path / "here").rename(tmp_path / "there")

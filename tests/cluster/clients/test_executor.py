@@ -4,7 +4,7 @@ import os
 import platform
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from cluster.clients.executor import RayExecutor
 from cluster.hardware.bundles import Bundles
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
-from fl.events import PERIOD_S, ClientProgress, Events, report
+from fl.events import PERIOD_S, ClientProgress, Event, Events, report
 from fl.exchange import Upload, pack, unpack
 from fl.executor import InProcess
 from fl.federation import Job, Memory, Request, RunSpec, TaskInput, TaskOutput, Training
@@ -65,16 +65,6 @@ def fails_on_two(inputs: TaskInput) -> TaskOutput:
     return TaskOutput(tensors={"x": torch.ones(1)})
 
 
-def reports(inputs: TaskInput) -> TaskOutput:
-    time.sleep(PERIOD_S)
-    report(inputs.client.id, 3, 20, lambda: 0.5)
-    report(77, 3, 20, lambda: 0.5)
-    time.sleep(3 * PERIOD_S)
-    report(inputs.client.id, 4, 20, lambda: 0.4)
-    time.sleep(3 * PERIOD_S)
-    return TaskOutput(tensors={"x": torch.ones(1)})
-
-
 def run(bundles: Bundles, jobs: list[Job], max_actors: int | None = None) -> dict[int, bytes]:
     executor = RayExecutor(TRAIN, bundles, max_actors=max_actors)
     return uploads(executor, jobs)
@@ -91,9 +81,22 @@ def test_same_uploads_in_process_one_by_one_and_at_once(bundles: Bundles) -> Non
             assert all(torch.equal(ours[n], theirs[n]) for n in ours)
 
 
-def test_progress_is_reported_while_a_client_trains(bundles: Bundles) -> None:
+def test_progress_is_reported_while_a_client_trains(bundles: Bundles, tmp_path: Path) -> None:
+    def reports(inputs: TaskInput) -> TaskOutput:
+        for done, loss in ((3, 0.5), (4, 0.4)):
+            time.sleep(PERIOD_S)  # what comes sooner is sent with the next one
+            report(inputs.client.id, done, 20, lambda loss=loss: loss)
+            report(77, done, 20, lambda: 0.5)
+            while not (tmp_path / f"{done}").exists():
+                time.sleep(0.05)
+        return TaskOutput(tensors={"x": torch.ones(1)})
+
+    def heard(event: Event) -> None:
+        if isinstance(event, ClientProgress):
+            (tmp_path / f"{event.done}").touch()
+
     seen: list[Told] = []
-    uploads(RayExecutor(TRAIN, bundles), [job(1, task=reports)], Events(into(seen)))
+    uploads(RayExecutor(TRAIN, bundles), [job(1, task=reports)], Events(into(seen), heard))
     progress = named(seen, "client_progress")
     assert [(e["client"], e["done"], e["of"], e["loss"]) for e in progress] == [
         (1, 3, 20, 0.5),
@@ -137,8 +140,13 @@ def never_ends(inputs: TaskInput) -> TaskOutput:
 
 
 def test_clients_that_hang_or_are_stopped_are_ended_tried_again_and_named(
-    bundles: Bundles, tmp_path: Path
+    bundles: Bundles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def limit(jobs: Sequence[Job], given: float | None, rates: Mapping[str, float]) -> float | None:
+        """None for client 0, whose process may take long to start."""
+        return given if jobs[0].client.id else None
+
+    monkeypatch.setattr("cluster.clients.executor.time_limit", limit)
     file = tmp_path / "pids"
 
     def task(inputs: TaskInput) -> TaskOutput:

@@ -73,7 +73,7 @@ def test_three_runs_at_once_train_each_client_once(tmp_path: Path, trainings: Pa
     processes = [start(tmp_path, run, answers) for run in "abc"]
     told = [answers.get() for _ in processes]
     for process in processes:
-        process.join(60)
+        process.join()
     assert sorted(trainings.read_text().split()) == list("0123")
     assert all(ids == [0, 1, 2, 3] for _, ids, _ in told)
     assert sum(reused for _, _, reused in told) == 8
@@ -89,7 +89,7 @@ def test_who_is_killed_holds_up_nobody(tmp_path: Path, trainings: Path) -> None:
     waiting = start(tmp_path, "waiting", answers)
     assert answers.get() == ("waiting", [0, 1, 2, 3], 1)
     for process in (dying, waiting):
-        process.join(60)
+        process.join()
     assert dying.exitcode == -signal.SIGKILL
     assert sorted(trainings.read_text().split()) == list("0123")
 

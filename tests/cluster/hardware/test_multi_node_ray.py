@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +20,8 @@ from cluster.hardware import multi_node_ray
 from cluster.hardware.inventory import Inventory
 from cluster.hardware.multi_node_ray import attend, tail
 from fl.errors import UserError
-from tests.cluster.living import await_end
-from tests.cluster.strangers import answers, doors
+from tests.cluster.living import await_end, wait_for
+from tests.cluster.strangers import Door, answers, doors
 from tests.waiting import wait_until
 
 NODE = """
@@ -88,25 +89,35 @@ def test_a_member_waits_for_a_late_head_and_gives_up_if_it_is_killed(tmp_path: P
     wait_until(lambda: (meeting / "node-1.log").exists())
     time.sleep(2)
     assert member.poll() is None
-    head = start(HEAD, meeting, 120, 600, 2)
-    wait_until(lambda: (meeting / "met").exists())
-    members, heads = family(member), family(head)
+    head = start(HEAD, meeting, 600, 600, 2)
+    wait_for(head, (meeting / "met").exists)
     record = meeting / "head.json"
     assert [stat.S_IMODE(f.stat().st_mode) for f in (record, meeting)] == [0o600, 0o700]
     root = Path(json.loads(record.read_text())["root"])
     assert stat.S_IMODE(root.stat().st_mode) == 0o700
     # Over several nodes Ray itself listens on all interfaces, and leaves no choice; but it asks for
     # the token. Its agents, one of each node, have the node's address.
-    opened = {door for door in doors([*members, *heads]) if not door.local}
-    rays = {door for door in opened if door.process in ("gcs_server", "raylet", "ray::IDLE")}
-    assert {door.process for door in rays} == {"gcs_server", "raylet", "ray::IDLE"}
-    # Each is asked for long, as they share two cores with other tests.
-    answered = [answers(door.port, within_s=30) for door in rays]
-    assert all("UNAUTHENTICATED" in answer and "OK" not in answer for answer in answered), answered
-    agents = opened - rays
+    names = {"gcs_server": 1, "raylet": 4, "ray::IDLE": 1, "ray::RuntimeEnvAgent": 2}
+
+    def opened() -> set[Door]:
+        return {door for door in doors([*family(member), *family(head)]) if not door.local}
+
+    def are_up() -> bool:
+        there = Counter(door.process for door in opened())
+        return all(there[name] >= count for name, count in names.items())
+
+    wait_until(are_up)
+    found = opened()
+    rays = {door for door in found if door.process in ("gcs_server", "raylet", "ray::IDLE")}
+    for door in rays:  # each is asked for long, as they share two cores with other tests
+        answer = answers(door.port, within_s=30)
+        assert "OK" not in answer
+        assert "UNAUTHENTICATED" in answer or door not in opened(), (door, answer)
+    agents = found - rays
     assert [door.process for door in agents] == ["ray::RuntimeEnvAgent"] * 2
     assert not {door.host for door in agents} & {"::", "0.0.0.0"}
-    assert 10001 not in {door.port for door in opened}
+    assert 10001 not in {door.port for door in found}
+    members, heads = family(member), family(head)
     head.kill()
     _, complaint = member.communicate()
     assert "is gone" in complaint
@@ -124,8 +135,8 @@ def test_a_member_waits_for_a_late_head_and_gives_up_if_it_is_killed(tmp_path: P
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_cluster_of_one_node_is_reached_from_this_host_alone(tmp_path: Path) -> None:
-    head = start(HEAD, tmp_path / "meeting", 120, 120, 1)
-    wait_until(lambda: (tmp_path / "meeting" / "met").exists())
+    head = start(HEAD, tmp_path / "meeting", 600, 600, 1)
+    wait_for(head, (tmp_path / "meeting" / "met").exists)
     started = family(head)
     found = doors(started)
     (tmp_path / "meeting" / "seen").touch()

@@ -28,7 +28,8 @@ from cluster.launch import main
 from cluster.scheduling.capacity import Bundle
 from fl.errors import UserError
 from tests.cluster.commands import SMALL, command, environment, fingerprint, here, launch, result
-from tests.cluster.living import alive
+from tests.cluster.living import alive, await_end, wait_for
+from tests.held import THERE, held
 from tests.undrawn import undrawn
 from tests.waiting import wait_until
 
@@ -129,7 +130,9 @@ def test_two_launches_beside_a_neighbour_all_finish(
         for name, file in published.items():
             with contextlib.suppress(FileNotFoundError):
                 seen[name] = file.read_text().strip()
-                families[name] = psutil.Process(runs[name].pid).children(recursive=True)
+                there = psutil.Process(runs[name].pid).children(recursive=True)
+                families[name] = there or families.get(name, [])  # it may just have ended
+            assert name in seen or runs[name].poll() is None, runs[name].communicate()[1]
         return len(seen) == len(runs)
 
     wait_until(look)
@@ -139,7 +142,7 @@ def test_two_launches_beside_a_neighbour_all_finish(
         assert run.returncode == 0, stderr
         assert fingerprint(tmp_path / name / "run") == fingerprint(undisturbed)
     assert all(families.values())
-    assert not psutil.wait_procs([p for family in families.values() for p in family], timeout=10)[1]
+    await_end([p for family in families.values() for p in family])
     assert not any(file.exists() for file in published.values())
     assert not any("ray" in path.name for path in long.iterdir())
     assert neighbour.count() == f"{before + 1} 1"
@@ -157,12 +160,11 @@ def test_a_joined_cluster_is_used_and_left_running_also_by_an_interrupted_guest(
         command(tmp_path, *joining),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=environment(),
+        env=environment() | held(tmp_path / "held", '"event": "client_end"'),
     )
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    wait_until(lambda: metrics.exists() and "client_start" in metrics.read_text())
+    wait_for(process, (tmp_path / "held" / THERE).exists)
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) == 130
+    assert process.wait() == 130
     assert neighbour.count() == f"{before + 1} 1"
     done = launch(tmp_path, *joining, "--resume")
     assert done.returncode == 0, done.stderr
@@ -289,9 +291,9 @@ def test_a_process_whose_raylet_dies_says_so_and_one_that_ends_its_ray_says_noth
 ) -> None:
     exits: list[int] = []
     monkeypatch.setattr(os, "_exit", exits.append)
-    raylet = subprocess.Popen(["sleep", "60"])
+    raylet, others = subprocess.Popen(["sleep", "600"]), {*threading.enumerate()}
     with watched(raylet):
-        (watch,) = (t for t in threading.enumerate() if t.name == "raylet watch")
+        (watch,) = {*threading.enumerate()} - others
         if dies:
             raylet.kill()
             watch.join()

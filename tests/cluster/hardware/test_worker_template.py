@@ -12,6 +12,7 @@ import pytest
 
 from cluster.hardware import fork_worker
 from cluster.hardware.worker_template import can_fork
+from tests.cluster.living import await_end
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -73,7 +74,7 @@ def test_a_worker_is_forked_with_its_own_arguments_environment_and_streams(tmp_p
 SLEEPER = """
 import os, sys, time
 open(sys.argv[1], "w").write(str(os.getpid()))
-time.sleep(60)
+time.sleep(600)
 """
 KILLED = """
 import os, subprocess, sys, time
@@ -84,7 +85,7 @@ worker, asker, out = sys.argv[1:]
 with worker_template() as address:
     environment = {**os.environ, fork_worker.TEMPLATE: str(address)}
     subprocess.run([sys.executable, asker, worker, out], env=environment, check=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -97,7 +98,7 @@ def test_a_worker_ends_with_a_launch_that_is_killed(tmp_path: Path) -> None:
         wait_until(lambda: out.exists() and out.read_text() != "")
         forked = psutil.Process(int(out.read_text()))
         launch.kill()
-        forked.wait(timeout=5)
+        await_end([forked])
 
 
 @pytest.mark.process
@@ -138,7 +139,7 @@ worker.wait()
 STARTING = """
 import os, sys, time
 open(sys.argv[-1], "w").write(str(os.getpid()))
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -151,7 +152,7 @@ def test_a_worker_that_is_starting_ends_with_its_node(tmp_path: Path) -> None:
         wait_until((tmp_path / "started").exists)
         (worker,) = psutil.Process(node.pid).children()
         node.kill()
-        worker.wait(timeout=5)
+        await_end([worker])
 
 
 def test_none_is_forked_from_a_process_with_cudas_driver(tmp_path: Path) -> None:

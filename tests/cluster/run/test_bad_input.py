@@ -43,10 +43,10 @@ def ready(arguments: list[str]) -> None:
 def refused(tmp_path: Path, *arguments: str) -> str:
     """The line by which the launch is refused; nothing is written, and it takes no time."""
     out = tmp_path / "out"
-    began = time.monotonic()
+    began = time.process_time()  # others may be at work too
     with pytest.raises(UserError) as refusal:
         ready([f"--output-dir={out}", "--runtime=inprocess", *arguments])
-    assert time.monotonic() - began < AT_ONCE_S
+    assert time.process_time() - began < AT_ONCE_S
     line = str(refusal.value)
     assert "\n" not in line
     assert len(line.partition("; valid: ")[0]) < 400  # what is valid is listed whole

@@ -224,7 +224,7 @@ def race(*launches: Launch) -> list[str]:
     told = [answers.get() for _ in competing]
     over.set()
     for process in competing:
-        process.join(30)
+        process.join()
     return told
 
 
@@ -269,7 +269,7 @@ def test_the_loser_is_told_who_has_it_and_changes_nothing(tmp_path: Path, how: s
 def hold(path: Path, ready: Any) -> None:
     with locked(path):
         ready.set()
-        time.sleep(60)
+        time.sleep(3600)
 
 
 @pytest.mark.process
@@ -277,11 +277,11 @@ def test_who_is_killed_leaves_the_run_to_the_next_at_once(tmp_path: Path) -> Non
     path, ready = claim(options(tmp_path, "--name=a")), FORK.Event()
     holder = FORK.Process(target=hold, args=(path, ready))
     holder.start()
-    assert ready.wait(30)
+    ready.wait()
     with pytest.raises(UserError, match=f"in use by process {holder.pid} on"):
         claim(options(tmp_path, "--name=a", "--resume"))
     holder.kill()
-    holder.join(30)
+    holder.join()
     assert claim(options(tmp_path, "--name=a", "--resume")) == path
 
 

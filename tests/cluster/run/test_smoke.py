@@ -1,7 +1,8 @@
 """A smoke run goes through every method in single steps, and estimates the whole."""
 
+import itertools
 from pathlib import Path
-from types import GenericAlias
+from types import GenericAlias, SimpleNamespace
 
 import pytest
 
@@ -74,6 +75,9 @@ def test_more_epochs_take_longer_in_proportion_and_are_not_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     measure_nothing(monkeypatch)
+    ticks = itertools.count()  # each step of this clock is as long as any other
+    clock = SimpleNamespace(perf_counter=lambda: float(next(ticks)))
+    monkeypatch.setattr("cluster.run.smoke.time", clock)
 
     def fits(epochs: int) -> float:
         return estimate(*arguments("fedmho"), f"--fusion.epochs={epochs}").fits

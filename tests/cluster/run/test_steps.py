@@ -5,7 +5,6 @@ import io
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 from rich.console import Console
@@ -17,6 +16,7 @@ from cluster.run.steps import Steps, ended
 from fl.errors import ServerFailed
 from tests.cluster.commands import SMALL
 from tests.cluster.run.made_up import measure_nothing
+from tests.waiting import wait_until
 
 MACHINE = Inventory(node="here", cpus=4, memory_bytes=2**34, gpus=(), source="machine")
 
@@ -40,12 +40,9 @@ def test_each_step_of_the_preparation_names_itself_on_a_line(
 def test_on_a_terminal_a_step_takes_the_place_of_the_one_before() -> None:
     out = io.StringIO()
     with Steps(Console(file=out, width=40, force_terminal=True, color_system=None)) as say:
-        say("loading torch")
-        time.sleep(0.15)
-        say("reading the data")
-        time.sleep(0.15)
-    assert "loading torch …" in out.getvalue()
-    assert "reading the data …" in out.getvalue()
+        for step in ("loading torch", "reading the data"):
+            say(step)
+            wait_until(lambda step=step: f"{step} …" in out.getvalue())  # another thread draws it
     assert "\r\x1b[2K" in out.getvalue()  # the line is taken away
 
 

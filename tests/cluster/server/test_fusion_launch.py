@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.commands import command, environment, events, fingerprint, launch, result
-from tests.cluster.living import kill_with_family
-from tests.waiting import wait_until
+from tests.cluster.living import kill_with_family, wait_for
+from tests.held import THERE, held
 
 LONG = ["--name=run", "--fusion.epochs=16", "--fusion-checkpoint=0"]
 
@@ -47,12 +47,14 @@ def test_a_run_killed_inside_fusion_goes_on_there_to_the_same_model(
 ) -> None:
     run = tmp_path / "killed" / "run"
     process = subprocess.Popen(
-        command(tmp_path / "killed", *LONG, how), env=environment(), stdout=subprocess.DEVNULL
+        command(tmp_path / "killed", *LONG, how),
+        env=environment() | held(tmp_path / "held", '"event": "epoch"', 4),
+        stdout=subprocess.DEVNULL,
     )
-    wait_until(lambda: epochs(run) >= 4)
+    wait_for(process, (tmp_path / "held" / THERE).exists)
     kill_with_family(process)
-    before = epochs(run)
-    assert before < 16
+    before = len(epoch_events(run))
+    assert before == 4
 
     resumed = launch(tmp_path / "killed", *LONG, how, "--resume")
     assert resumed.returncode == 0, resumed.stderr
@@ -65,8 +67,3 @@ def test_a_run_killed_inside_fusion_goes_on_there_to_the_same_model(
 
 def epoch_events(run: Path) -> list[dict]:  # type: ignore[type-arg]
     return [e for e in events(run) if e["event"] == "epoch"]
-
-
-def epochs(run: Path) -> int:
-    metrics = run / "metrics.jsonl"
-    return metrics.read_text().count('"event": "epoch"') if metrics.exists() else 0

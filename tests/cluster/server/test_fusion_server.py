@@ -3,7 +3,8 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from cluster.clients.executor import RayExecutor
 from cluster.hardware.bundles import Bundles, gpu_names, open_bundles
 from cluster.hardware.ray_internals import forked_workers
+from cluster.server import rank_group
 from cluster.server.fusion_server import FusionServer
 from cluster.server.rank_placement import place_ranks
 from fl.errors import ServerFailed, UserError
@@ -47,6 +49,7 @@ from tests.fl.toy import (
     shard,
     split,
 )
+from tests.registries import registries_restored
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -55,7 +58,8 @@ TEST = shard(5, 6, 7, seed=1)
 CONFIG = FitConfig(epochs=4, lr=5e-3, batch_size=8)
 LOSS = FusionLoss(ce_weight=0.5, kd_weight=0.5)
 FOLDER = "ONEFOLD_TEST_FOLDER"
-SILENT_S = 8.0
+LONG_S, SILENT_S = 600.0, 20.0
+"""Seconds that a rank may be silent: as in runs, and where one is."""
 
 
 @pytest.fixture(scope="module")
@@ -83,16 +87,20 @@ def heard() -> list[Told]:
 
 
 @pytest.fixture(scope="module")
-def server(bundles: Bundles) -> Iterator[FusionServer]:
-    """Two ranks, one on each node, each on a logical GPU."""
+def serving(bundles: Bundles) -> Callable[[float], FusionServer]:
+    """Makes servers of two ranks, one on each node, each on a logical GPU, that may be silent for
+    so many seconds."""
     names = gpu_names(bundles)
     assert sorted(names.values()) == [["0"], ["0", "1"]]
     where = place_ranks(bundles.all, 3, names)
-    made = FusionServer(
-        PROBLEM, TEST, Events(into(HEARD)), bundles, [where[0], where[2]], timeout_s=SILENT_S
-    )
-    yield made
-    made.close()
+    given = PROBLEM, TEST, Events(into(HEARD)), bundles, [where[0], where[2]]
+    return lambda seconds: FusionServer(*given, timeout_s=seconds)
+
+
+@pytest.fixture(scope="module")
+def server(serving: Callable[[float], FusionServer]) -> Iterator[FusionServer]:
+    with closing(serving(LONG_S)) as made:
+        yield made
 
 
 def alone() -> SingleServer:
@@ -244,8 +252,9 @@ def test_ranks_and_clients_stay_on_the_same_gpus_round_after_round(
 
 
 def test_a_killed_rank_is_replaced_and_the_fit_goes_on_to_the_same_bits(
-    server: FusionServer, heard: list[Told]
+    server: FusionServer, heard: list[Told], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(rank_group, "WITNESS_S", LONG_S)  # Ray may take long to report it
     fitted, undisturbed = model(), model()
     loss = Faulty("killed", "dies")
     result = server.fit(fitted, data(), loss=loss, config=CONFIG, stage="fusion")
@@ -258,9 +267,12 @@ def test_a_killed_rank_is_replaced_and_the_fit_goes_on_to_the_same_bits(
     assert [e["epoch"] for e in named(heard, "epoch")] == [1, 2, 3, 4] * 2
 
 
-def test_a_silent_rank_is_named(server: FusionServer, heard: list[Told]) -> None:
+def test_a_silent_rank_is_named(
+    serving: Callable[[float], FusionServer], heard: list[Told]
+) -> None:
     loss = Faulty("silent", "sleeps")
-    server.fit(model(), data(), loss=loss, config=CONFIG, stage="fusion")
+    with closing(serving(SILENT_S)) as impatient:
+        impatient.fit(model(), data(), loss=loss, config=CONFIG, stage="fusion")
     (failed,) = named(heard, "rank_failed")
     assert failed["rank"] == 1
     assert "silent" in failed["reason"]
@@ -296,9 +308,10 @@ def test_ranks_know_the_models_of_users(server: FusionServer) -> None:
             super().__init__(nn.Flatten(), nn.Linear(784, num_classes))
 
     server.close()  # the next call's ranks are given what is registered then
-    register_model("own-at-ranks", Own)
-    own = starting_classifier(replace(VGG, model="own-at-ranks"), PROBLEM)
-    assert len(server.fit(own, data(), loss=LOSS, config=CONFIG, stage="fusion").epochs) == 4
+    with registries_restored():
+        register_model("own-at-ranks", Own)
+        own = starting_classifier(replace(VGG, model="own-at-ranks"), PROBLEM)
+        assert len(server.fit(own, data(), loss=LOSS, config=CONFIG, stage="fusion").epochs) == 4
 
 
 def test_closing_ends_every_process(server: FusionServer) -> None:

@@ -87,7 +87,7 @@ def test_a_finished_cell_is_known_by_its_figures(cell: StudyRun) -> None:
 @contextmanager
 def process(name: str) -> Iterator[subprocess.Popen[bytes]]:
     """A child of that name which waits for its end."""
-    child = subprocess.Popen([name, "60"], executable="/bin/sleep")
+    child = subprocess.Popen([name, "600"], executable="/bin/sleep")
     try:
         yield child
     finally:
