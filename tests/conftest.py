@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
 
 from tests.registries import registries_restored
 from tests.started import ALSO, BY_FIXTURE, started, watch
@@ -33,11 +32,6 @@ with suppress(ModuleNotFoundError):
 # No call of Ray's starts a cluster unasked, which nobody would end: its lines would come into the
 # output of other tests. (Ray reads this when it is imported.)
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
-
-
-# An example may take as long as a busy machine makes it.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
