@@ -36,8 +36,8 @@ def in_slots(cohort: list[TaskInput], count: int = 6) -> list[TaskOutput]:
 @pytest.mark.parametrize("kind", STACKABLE)
 def test_clients_in_slots_train_as_one_by_one_whoever_is_beside_them(kind: str) -> None:
     """After several epochs, with shards of very different sizes."""
-    run_spec, training = STACKABLE[kind]
-    with rounded_alike(kind):
+    _, training = STACKABLE[kind]
+    with rounded_alike(kind) as run_spec:
         cohort = [inputs(training, size, k, run_spec) for k, size in enumerate(SIZES)]
         assert slots.conflict(recipe_for(cohort[1])) is None
         everyone, backwards = in_slots(cohort), in_slots(cohort[::-1])[::-1]

@@ -38,8 +38,8 @@ from tests.registries import registries_restored
 @pytest.mark.parametrize("kind", STACKABLE)
 def test_a_cohort_trains_as_its_clients_do_one_by_one(kind: str) -> None:
     """After several epochs, with shards of very different sizes."""
-    run_spec, training = STACKABLE[kind]
-    with rounded_alike(kind):
+    _, training = STACKABLE[kind]
+    with rounded_alike(kind) as run_spec:
         cohort = [inputs(training, size, k, run_spec) for k, size in enumerate(SIZES)]
         assert stacked.conflict(recipe_for(cohort[1])) is None
         for ours, own in zip(together(cohort), cohort, strict=True):
