@@ -4,7 +4,8 @@
 
 DIR holds a checkout of github.com/rong-dai/Co-Boosting, which has a DENSE too. The clients are
 those of beside_pfllib.py; ours train them, and both servers get what they uploaded. Both begin with
-the same untrained student and have the authors' settings, but for sizes. Seconds are the server's.
+the same untrained student and have the authors' rates, weights and temperature; sizes are smaller,
+and images are not normalised. Seconds are the server's.
 """
 
 import importlib
@@ -50,6 +51,8 @@ class Options(beside_pfllib.Options):
 
     methods: tuple[str, ...] = tuple(METHODS)
     """Methods, by our names."""
+    rounds: tyro.conf.Suppress[int] = 1
+    """These methods have one."""
     epochs: int = 10
     """Local epochs."""
     server_epochs: int = 30
@@ -152,8 +155,9 @@ def theirs(folder: str, name: str, clients: Clients, seed: int, options: Options
         rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.server_epochs)
         train = main.cb_kd_train if name == "co-boosting" else main.dense_kd_train
         loss = data_free.criterions.KLDiv(T=TEMPERATURE)
-        for settings.current_epoch in range(options.server_epochs):
-            synthesizer.synthesize(cur_ep=settings.current_epoch)
+        for epoch in range(options.server_epochs):
+            settings.current_epoch = epoch
+            synthesizer.synthesize(cur_ep=epoch)
             train(synthesizer, [student, synthesizer.teacher], loss, optimizer, settings)
             rates.step()
             accuracy(student, clients)  # both sides test each epoch's model

@@ -34,10 +34,12 @@ _said: list[str] = []
 
 
 class Output(BufferedWriter):
-    """A stream whose reader may leave: what is written then is dropped, and nothing is raised."""
+    """A stream whose reader may leave: what is written then is dropped, and nothing is raised.
 
-    # Not the raw stream below it: a signal between a write in Python and its return would have
-    # the buffer write the same once more.
+    It is the buffer and not the raw stream below, whose write would then be in Python: a signal
+    just before that returned would have the buffer write the same again.
+    """
+
     failure: OSError | None = None
 
     def write(self, content: Any) -> int:

@@ -25,9 +25,9 @@ with suppress(ModuleNotFoundError):
     from hypothesis import HealthCheck, settings
 
     settings.register_profile(
-        "no hurry", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        "no deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
-    settings.load_profile("no hurry")
+    settings.load_profile("no deadline")
 
 # No call of Ray's starts a cluster unasked, which nobody would end: its lines would come into the
 # output of other tests. (Ray reads this when it is imported.)

@@ -12,7 +12,7 @@ from cluster.scheduling.placement import Placement
 from fl.federation import Request
 
 MEMORY = 100
-examples = settings(deadline=None, derandomize=True)
+examples = settings(derandomize=True)
 
 
 @dataclass(frozen=True)

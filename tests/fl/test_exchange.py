@@ -58,7 +58,7 @@ def test_tensors_and_note_are_read_as_they_were_packed(tmp_path: Path, mapped: b
     assert bytes(upload) == message()
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50, derandomize=True)
 @given(sent=st.dictionaries(st.text("ab.", min_size=1, max_size=3), tensors, max_size=3))
 def test_tensors_arrive_as_they_were_sent(sent: Tensors) -> None:
     received, note = unpack(pack(sent, {"client": 3}))
@@ -133,7 +133,7 @@ def test_what_is_no_packed_message_is_refused_with_a_reason(content: bytes, reas
         dict(Upload(content))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_whatever_is_done_to_a_message_it_is_read_or_refused(data: st.DataObject) -> None:
     content = bytearray(message())

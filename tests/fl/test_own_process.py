@@ -33,7 +33,7 @@ def test_no_variable_stops_a_report(make_run: MakeRun) -> None:
     assert (path / "report.html").stat().st_size > 10_000
 
 
-BEGINNING = "import os, sys, time\nfrom fl.own_process import run_as_command\n"
+BEGINNING = "import sys, time\nfrom fl.own_process import run_as_command\n"
 WAITS = f"""{BEGINNING}
 from cluster.hardware import private_folders
 from fl import own_process
@@ -44,7 +44,7 @@ own_process.AT_LAST.append(sys.stdin.read)  # it ends once the second signal is 
 def main():
     with private_folders.own_folder():
         try:
-            os.write(1, b"ready\\n")  # a print that is interrupted may be repeated
+            print("ready", flush=True)
             time.sleep(600)
         finally:
             print("ending", flush=True)

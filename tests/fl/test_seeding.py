@@ -25,7 +25,7 @@ def test_a_seed_is_the_hash_of_its_name() -> None:
     assert seed_for(0, "start/cnn") == 6963330708940525184
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(one=streams, other=streams)
 def test_seeds_fit_63_bits_and_differ_wherever_their_names_do(
     one: tuple[int, str, int | None], other: tuple[int, str, int | None]

@@ -36,7 +36,7 @@ every_backend = pytest.mark.parametrize("backend", ["reference", *FAST])
 fast_backends = pytest.mark.parametrize("backend", FAST)
 
 # Interpreted kernels are slow: fewer examples, and fewest where one is many runs.
-examples = settings(max_examples=3 if interpreted() else 60, deadline=None, derandomize=True)
+examples = settings(max_examples=3 if interpreted() else 60, derandomize=True)
 
 
 def draw(sizes: list[int], features: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ray import tune
 from ray.tune.experiment import Experiment, Trial
@@ -234,7 +234,6 @@ def decisions(scheduler: TrialScheduler, *told: dict[str, float]) -> list[str]:
     return [str(scheduler.on_trial_result(controller, trial, result)) for trial, result in pairs]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 200))
 def test_asha_lets_a_trial_that_leads_come_to_its_end(epochs: int) -> None:
     """At its last epoch too, else it would not write its result."""

@@ -49,10 +49,11 @@ def test_a_larger_model_needs_more_memory_and_time_whatever_was_measured_before(
     assert 50e6 < measured[LARGE].peak_bytes < 1e9
     assert measured[SMALL].peak_bytes < measured[LARGE].peak_bytes / 3
     assert measured[LIGHT].peak_bytes < measured[LARGE].peak_bytes / 3
-    light = measured[LIGHT]
-    while light.seconds_per_sample >= measured[LARGE].seconds_per_sample:
-        light = measure_steps([LIGHT], "cpu", anew=True)[LIGHT]  # the machine was busy with others
-    assert light.seconds_per_sample > 0
+    took = measured[LIGHT].seconds_per_sample
+    for _ in range(3):
+        if took >= measured[LARGE].seconds_per_sample:  # the machine may have been busy with others
+            took = measure_steps([LIGHT], "cpu", anew=True)[LIGHT].seconds_per_sample
+    assert measured[LARGE].seconds_per_sample > took > 0
 
 
 def test_a_second_run_measures_only_what_is_new(child: list[Subject]) -> None:

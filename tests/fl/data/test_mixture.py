@@ -24,7 +24,7 @@ def dealt(
     return np.stack([np.bincount(labels[own], minlength=num_classes) for own in lists])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(any),
     num_clients=st.integers(1, 25),

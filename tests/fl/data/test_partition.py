@@ -16,7 +16,7 @@ from fl.errors import UserError
 from tests.fl.data.cuts import BALANCED, assert_sound, classes_held, cut, sizes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     num_clients=st.integers(1, 40),
     alpha=st.floats(0.05, 100),

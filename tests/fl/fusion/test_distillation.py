@@ -61,7 +61,7 @@ def naive_loss(student: Tensor, batch: Batch, ce: float, kd: float, reduction: s
     return total / len(student)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(
     seed=st.integers(0, 1000),
     size=st.integers(1, 6),

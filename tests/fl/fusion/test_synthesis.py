@@ -164,7 +164,7 @@ def test_the_batch_size_changes_no_sample(monkeypatch: pytest.MonkeyPatch) -> No
     assert torch.equal(parts.labels, whole.labels)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(
     rows=st.lists(st.lists(st.integers(0, 900), min_size=2, max_size=2), min_size=1, max_size=5),
     ranks=st.integers(1, 6),
@@ -222,7 +222,7 @@ COUNTS = arrays(
 )
 HELD = COUNTS.filter(lambda counts: bool(counts.sum(axis=1).all()))
 TOTALS = st.integers(0, 20_000)
-examples = settings(max_examples=100, deadline=None, derandomize=True)
+examples = settings(max_examples=100, derandomize=True)
 
 
 @examples
