@@ -69,10 +69,12 @@ def start(
     ``output``: where both its streams go; None for this process's own.
     """
 
-    prctl = ctypes.CDLL(None).prctl
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
 
     def before_exec() -> None:
         prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it ended before that was set
+            os._exit(1)
         for one in ignoring:
             signal.signal(one, signal.SIG_IGN)
 
