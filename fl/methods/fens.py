@@ -88,7 +88,7 @@ def ask_members(inputs: TaskInput) -> TaskOutput:
     is missing; and the samples' ``labels``."""
     config, shard = inputs.record(LocalFENS), inputs.shard
     if config.validation:
-        shard = shard.take(held_out_rows(replace(inputs, round=1), config)[0])
+        shard = shard.take(held_out_rows(inputs, config)[0])
     images = shard.images
     logits = torch.zeros(len(images), len(config.peers), inputs.run_spec.num_classes)
     for k, (model, width) in enumerate(config.peers):

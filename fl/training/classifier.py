@@ -52,7 +52,7 @@ class ClassifierConfig(RecipeTraining, Settings):
     patience: Count | None = None
     """Epochs without a lower training loss after which a client stops. Default: it never does."""
     validation: Annotated[float, Within(0, 1, "[)")] = 0.0
-    """Share of a client's samples that it does not train on: patience then looks at their loss, and
+    """Share of a client's samples that it never trains on: patience then looks at their loss, and
     the weights of the epoch with the lowest are uploaded."""
     lr: Positive = 0.02
     """Learning rate."""
@@ -295,12 +295,12 @@ def _held_out(
 
 
 def held_out_rows(inputs: TaskInput, config: ClassifierConfig) -> tuple[Tensor, Tensor]:
-    """The rows of the client's samples that it does not train on in this round, and the others."""
+    """The rows of the client's samples that it trains on in no round, and the others."""
     count = len(inputs.shard)
     size = min(count - 1, max(1, round(config.validation * count)))
     if size < 1:
         raise ValueError(f"has {count} sample, of which validation cannot hold out one")
-    order = torch.randperm(count, generator=inputs.stream("local/validation"))
+    order = torch.randperm(count, generator=replace(inputs, round=1).stream("local/validation"))
     return order[:size].sort().values, order[size:].sort().values
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.models.registry import register_model
-from fl.training.classifier import ClassifierConfig, starting_classifier
+from fl.training.classifier import ClassifierConfig, held_out_rows, starting_classifier
 from tests.fl.toy import PROBLEM
 from tests.fl.training.cohorts import inputs
 
@@ -82,6 +82,14 @@ def test_held_out_samples_are_not_trained_on_and_the_best_epoch_is_uploaded() ->
             best, state = loss, {n: t.clone() for n, t in model.state_dict().items()}
     found = {n.removeprefix("classifier."): t for n, t in trained(config).items()}
     assert apart(found, state) < 1e-4
+
+
+def test_what_is_held_out_is_never_trained_on() -> None:
+    """Else it would not be new to the model by which a later round begins."""
+    config = replace(PLAIN, validation=0.25)
+    task = inputs(config, 40, 1)
+    first, later = (held_out_rows(replace(task, round=n), config)[0] for n in (1, 2))
+    assert first.tolist() == later.tolist()
 
 
 def test_patience_looks_at_what_was_held_out() -> None:
