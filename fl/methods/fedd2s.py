@@ -33,12 +33,13 @@ from fl.methods.personal import (
 from fl.methods.uploads import untrained_classifier
 from fl.models import copied
 from fl.models.layered import Layers
+from fl.models.registry import smallest_batch
 from fl.receiving import sent
 from fl.training.classifier import ClassifierConfig
 from fl.training.losses import divergences
 from fl.training.optimizers import Parts
 from fl.training.personal import PersonalTraining, own_model, personal_model
-from fl.training.recipe import Step, epochs_of, minimise
+from fl.training.recipe import Step, cut, epochs_of, minimise
 from fl.training.task import train_by_recipe
 
 
@@ -189,7 +190,7 @@ def taught_copy(model: nn.Module, layers: Layers, own: Knowledge, config: FedD2S
 
     def steps() -> Iterator[Step]:
         for _ in range(config.server_epochs):
-            for rows in torch.arange(len(own.labels)).split(local.batch_size):
+            for rows in cut(torch.arange(len(own.labels)), local.batch_size, smallest_batch(copy)):
                 if own.depth > 1:  # else both sides are the same, and Adam would follow rounding
                     yield Step(distance(rows), (0,) if local.distance == "mse" else (0, 1))
                 logits = layers.forward(copy, own.first[rows], 2, last)

@@ -23,11 +23,12 @@ from fl.methods.method import LogUniform
 from fl.methods.personal import Personal, checked_labels, layers_of, output_shapes, personal_method
 from fl.methods.uploads import untrained_classifier
 from fl.models.layered import Layers
+from fl.models.registry import smallest_batch
 from fl.receiving import check_label_counts, sent
 from fl.training.classifier import classifier_recipe
 from fl.training.losses import divergences
 from fl.training.personal import PersonalTraining, own_model, personal_model
-from fl.training.recipe import Recipe, Step, minimise
+from fl.training.recipe import Recipe, Step, cut, minimise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,19 +179,20 @@ def teach_head(
     model: nn.Module, layers: Layers, depth: int, lessons: Sequence[Lesson], config: FedICTConfig
 ) -> None:
     """Trains the model's layers after ``depth`` on LKA + weight CE, client after client."""
-    head = layers.parameters(model, depth + 1, len(layers.names))
-    local = config.classifier
+    head, local = layers.parameters(model, depth + 1, len(layers.names)), config.classifier
+    least = smallest_batch(model.train())
 
     def steps() -> Iterator[Step]:
         for _ in range(config.server_epochs):
             for own in lessons:
-                for rows in torch.arange(len(own.labels)).split(local.batch_size):
+                for rows in cut(torch.arange(len(own.labels)), local.batch_size, least):
                     logits = layers.forward(model, own.features[rows], depth + 1, len(layers.names))
                     distance = divergences(own.logits[rows], logits, local.temperature, own.shares)
                     entropy = F.cross_entropy(logits, own.labels[rows])
                     yield Step(distance.mean() + config.server_weight * entropy)
 
     minimise(steps(), [head], local.make_optimizer().for_cohort([head]))
+    model.eval()
 
 
 @torch.no_grad()

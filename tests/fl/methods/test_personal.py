@@ -27,6 +27,7 @@ from fl.methods.fedproto import feature_width
 from fl.methods.personal import Dropping
 from fl.methods.prototypes import participants
 from fl.methods.registry import get_method
+from fl.models.registry import register_model
 from fl.seeding import seed_for
 from fl.training.features import features_and_logits
 from fl.training.task import conflict
@@ -364,6 +365,37 @@ def test_who_takes_part_later_trains_alone_first_too() -> None:
         if isinstance(event, ClientEnd) and "epochs" in event.stats:
             first.setdefault(event.client, event.stats["epochs"])
     assert first == dict.fromkeys(first, 3)
+
+
+class NormedHead(nn.Module):
+    """Its BatchNorm normalises vectors: a batch of one sample has no variance."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(1, 2, 9, 9), nn.ReLU())
+        self.classifier = nn.Sequential(
+            nn.Linear(18, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, num_classes)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.classifier(self.features(x).flatten(1))
+        return found
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [("fedict", {}), ("fedd2s", {"dropping": Dropping(layers=("F2",))})]
+)
+def test_a_head_trains_at_the_server_as_it_would_at_a_client(
+    name: str, changes: dict[str, Any]
+) -> None:
+    """In train mode, and no batch is smaller than BatchNorm takes."""
+    register_model("normed-head", NormedHead)
+    config = settings(name, model="normed-head", batch_size=sizes()[0] - 1, **changes)
+    outcome, _ = play(name, config, rounds=1)
+    assert outcome.model is not None
+    head = outcome.model.classifier[1]  # type: ignore[index]
+    assert head.running_mean.any()
+    assert not outcome.model.training
 
 
 # What is left of a method without its part.
