@@ -91,6 +91,12 @@ class Averaging:
         self.figures: JsonObject = {}
         """Of the outcome."""
 
+    @property
+    def there(self) -> Sequence[Client]:
+        """All but the newcomers, who take part in no round."""
+        members = self.clients.members
+        return members[: len(members) - getattr(self._config, "newcomers", 0)]
+
     def sent(self, **beside: Tensors) -> dict[Training, Tensors]:
         """Each prototype's average, ``classifier.*``, and ``NAME.*`` of each parameter from further
         tensors by key."""
@@ -123,9 +129,7 @@ class Averaging:
         own: dict[Training, list[Update]] = {training: [] for training in self.model}
         for update in updates:
             own[update.client.training].append(update)
-        newcomers = getattr(self._config, "newcomers", 0)  # who take part in no round
-        there = self.clients.members[: len(self.clients.members) - newcomers]
-        clients = Counter(client.training for client in there)
+        clients = Counter(client.training for client in self.there)
         for parameter in self.parameters():
             training = parameter.training
             if own[training]:

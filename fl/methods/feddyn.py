@@ -70,7 +70,7 @@ def run(frame: Averaging, config: FedDynConfig) -> None:
     By the mean of m of the K clients' weights, sum_k (w_k - s) / K = m (mean_k w_k - s) / K.
     """
     drifts = frame.zeros()
-    samples = torch.tensor([client.num_samples for client in frame.clients.members]).double()
+    samples = torch.tensor([client.num_samples for client in frame.there]).double()
     known = {"mean_samples": samples.mean()} if config.classifier.adapted else None
 
     def start() -> dict[Training, Tensors]:

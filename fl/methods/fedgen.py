@@ -204,7 +204,7 @@ def run(frame: Averaging, config: FedGenConfig) -> None:
     def start() -> dict[Training, Tensors]:
         load_prefixed(generator, memory, "generator", sender="the round before")
         if not memory["label_counts"].any():
-            for update in ask_label_counts(clients):
+            for update in ask_label_counts(clients, [client.id for client in frame.there]):
                 memory["label_counts"][update.client.id] = update.tensors["label_counts"]
         held = {"held": memory["label_counts"].sum(0) > 0}
         return {training: frame.sent()[training] | prefixed("generator", generator) | held}

@@ -374,11 +374,14 @@ def test_who_takes_part_in_no_round_shares_no_drift() -> None:
     assert close(play("feddyn", own, 3)[0], expected)
 
 
-def test_alpha_can_be_adapted_to_the_samples() -> None:
-    own = settings("feddyn", alpha=0.1, adapted=True)
-    sizes = [client.num_samples for client in federation("feddyn", own)[0].members]
-    alphas = [0.1 * sum(sizes) / CLIENTS / size for size in sizes]
-    assert close(play("feddyn", own, 2)[0], feddyn_loop([EVERYONE] * 2, alphas))
+@pytest.mark.parametrize("newcomers", [0, 1])
+def test_alpha_can_be_adapted_to_the_samples(newcomers: int) -> None:
+    there = CLIENTS - newcomers
+    own = settings("feddyn", alpha=0.1, adapted=True, newcomers=newcomers)
+    sizes = [client.num_samples for client in federation("feddyn", own)[0].members[:there]]
+    alphas = [0.1 * sum(sizes) / there / size for size in sizes]
+    expected = feddyn_loop([list(range(there))] * 2, alphas, there)
+    assert close(play("feddyn", own, 2)[0], expected, atol=2e-6)
 
 
 def test_feddyns_first_round_is_fedproxs() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn, optim
 from fl.errors import UserError
 from fl.events import Event
 from fl.exchange import prefixed
-from fl.federation import RunSpec
+from fl.federation import RunSpec, TaskInput
 from fl.fusion.fit import Fit, FitSpec
 from fl.fusion.group import Group
 from fl.methods.fedgen import (
@@ -29,6 +29,7 @@ from fl.models import build_classifier
 from fl.models.common import state_sent
 from fl.seeding import in_round, seed_for, torch_generator
 from fl.training.classifier import plain, starting_classifier
+from fl.training.recipe import Recipe
 from tests.fl.fusion.threads import on_ranks
 from tests.fl.methods.averaged import (
     CLIENTS,
@@ -80,6 +81,24 @@ def test_its_first_round_is_fedavgs_and_its_bytes_are_the_models_and_the_generat
     )
     assert clients.bytes_up == dict.fromkeys(range(CLIENTS), 2 * own + 80)
     assert clients.bytes_down == dict.fromkeys(range(CLIENTS), own + generators + 10)
+
+
+def test_who_takes_part_in_no_round_is_not_asked_for_label_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else clients would learn from features of classes that the generator has never learned."""
+    there, heard = range(CLIENTS - 1), list[dict[str, Tensor]]()
+    real = LocalFedGen.recipe
+
+    def watched(self: LocalFedGen, inputs: TaskInput) -> Recipe:
+        heard.append(inputs.payload)
+        return real(self, inputs)
+
+    monkeypatch.setattr(LocalFedGen, "recipe", watched)
+    _, clients = play("fedgen", fedgen(newcomers=1), 2)
+    assert not clients.bytes_up[CLIENTS - 1]
+    held = torch.stack([torch.bincount(samples(k)[1], minlength=10) for k in there]).sum(0) > 0
+    assert torch.equal(heard[-1]["held"], held)
 
 
 def test_the_generator_is_the_papers() -> None:
