@@ -129,7 +129,7 @@ def run(clients: Clients, server: Server, config: FedAFConfig, *, rounds: Rounds
         check_answers(update, answered[update.client.id])
 
     for _ in rounds.play(clients, server, model):
-        weights = prefixed("classifier", model)
+        weights = clients.to_send(prefixed("classifier", model))
         logits = clients.map(  # Eqs. 5, 11
             send_mean_logits, broadcast=weights, check=check_knowledge
         )
@@ -198,7 +198,7 @@ def run_feddm(clients: Clients, server: Server, config: FedDMConfig, *, rounds: 
     loss = FusionLoss(ce_weight=1.0, kd_weight=0.0)
     data: Batch = {}
     for _ in rounds.play(clients, server, model):
-        updates = clients.train(broadcast=prefixed("classifier", model))
+        updates = clients.train(broadcast=clients.to_send(prefixed("classifier", model)))
         data = condensed_data(updates, own)
         with server.events.phase("fusion"):
             server.fit(model, data, loss=loss, config=config.fusion, stage="fusion")

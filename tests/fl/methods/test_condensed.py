@@ -32,7 +32,7 @@ from fl.models.common import state_sent
 from fl.rounds import Rounds
 from fl.seeding import seed_for
 from fl.server import Outcome
-from fl.training.classifier import starting_classifier
+from fl.training.classifier import received_classifier, starting_classifier
 from tests.fl.methods.tiny import WatchedServer, tiny_data, tiny_federation, tiny_partition
 from tests.fl.toy import PROBLEM, client
 
@@ -144,14 +144,14 @@ def test_logits_and_soft_labels_are_of_the_same_classes() -> None:
 
 
 def test_the_ledger_counts_what_the_paper_counts() -> None:
-    outcome, clients, _ = played(AF)
+    outcome, clients, _ = played(AF, 2)
     model = sum(t.nbytes for t in state_sent(outcome.model).values())
     for k in range(3):
         classes = len(labels_of(k).unique())
         images, matrices = classes * 2 * 28 * 28, 2 * 10 * 10 * 4
-        assert clients.bytes_up[k] == images + matrices + 8 * classes
-        # The model goes down once a round, though both exchanges use it.
-        assert clients.bytes_down[k] == model + 10 * 10 * 4
+        assert clients.bytes_up[k] == 2 * (images + matrices + 8 * classes)
+        # The start is known; then the model goes down once a round, though both exchanges use it.
+        assert clients.bytes_down[k] == model + 2 * 10 * 10 * 4
     assert model > 4 * parameters(outcome.model)  # with BatchNorm's statistics
     _, clients, _ = play(replace(AF, condensation=replace(SMALL, pixels="float")))
     classes = len(labels_of(0).unique())
@@ -165,7 +165,8 @@ def test_rounds_build_on_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     before: dict[int, Tensor] = {}
 
     def remember(inputs: TaskInput) -> Any:
-        before.setdefault(inputs.round, inputs.broadcast["classifier.classifier.bias"])
+        model = received_classifier(inputs, inputs.record(LocalCondensation))
+        before.setdefault(inputs.round, model.classifier.bias.detach())
         return condense(inputs)
 
     monkeypatch.setattr(LocalCondensation, "task", property(lambda record: remember))
@@ -205,13 +206,13 @@ def test_a_round_trains_the_global_model_on_what_all_clients_condensed() -> None
 
 
 def test_the_model_goes_down_and_nothing_but_images_and_their_classes_up() -> None:
-    outcome, clients, _ = played(DM)
+    outcome, clients, _ = played(DM, 2)
     model = sum(t.nbytes for t in state_sent(outcome.model).values())
     for member, update in zip(clients.members, federation(DM)[0].train(), strict=True):
         classes = len(update.tensors["classes"])
         assert 0 < classes < 10
-        assert clients.bytes_up[member.id] == classes * 2 * 28 * 28 + 8 * classes
-        assert clients.bytes_down[member.id] == model
+        assert clients.bytes_up[member.id] == 2 * (classes * 2 * 28 * 28 + 8 * classes)
+        assert clients.bytes_down[member.id] == model  # in the second round
 
 
 NEITHER = {"collaboration": 0.0, "knowledge": 0.0}
