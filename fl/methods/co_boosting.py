@@ -127,9 +127,9 @@ def reweigh(teacher: Ensemble, pool: Pool, config: CoBoostingConfig, epoch: int)
         weights = teacher.weights.clone().requires_grad_()
         logits = weighted_mean(batch["member_logits"].transpose(0, 1), weights)
         (gradient,) = torch.autograd.grad(F.cross_entropy(logits, batch["labels"]), weights)
-        # A member that hurts has a positive gradient, and then another's is negative: the
-        # weighted gradients sum to zero. So the weights never all reach zero.
-        teacher.weights.copy_((teacher.weights - step * gradient.sign()).clamp(0, 1))
+        moved = (teacher.weights - step * gradient.sign()).clamp(0, 1)
+        # Where one member alone is left its gradient is 0 but for rounding, which has a sign.
+        teacher.weights.copy_(torch.where(moved.any(), moved, teacher.weights))
 
 
 def perturbed(images: Tensor, teacher: Ensemble, size: float, stream: torch.Generator) -> Tensor:

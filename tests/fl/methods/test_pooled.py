@@ -182,6 +182,18 @@ def test_weights_step_against_the_gradient_batch_by_batch_and_stay_in_bounds() -
     assert not torch.equal(twin_weights, torch.tensor([0.5, 0.5]))
 
 
+@pytest.mark.parametrize("weight", [0.03, 0.05, 0.07])
+def test_a_member_that_is_left_alone_keeps_some_weight(weight: float) -> None:
+    """Its gradient is 0, but for rounding."""
+    teacher, pool, (x, y) = ensemble(), Pool(seed=0), images(400)
+    right, noise = 3 * torch.eye(3)[y], x.flatten(1)[:, :3]
+    pool.add(images=x, labels=y, member_logits=torch.stack([right + noise, noise - right], 1))
+    teacher.weights.copy_(torch.tensor([weight, 0.0]))
+    reweigh(teacher, pool, replace(BOOSTING, weight_step=0.1), epoch=2)
+    assert teacher.weights[0] > 0
+    assert teacher.weights[1] == 0
+
+
 def test_the_perturbation_moves_each_pixel_by_its_size_in_the_direction_of_change() -> None:
     teacher = ensemble()
     x, _ = images()
