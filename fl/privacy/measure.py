@@ -106,7 +106,7 @@ def _interval(found: int, n: int) -> dict[str, float]:
 # Membership inference against a classifier: was this sample among those that it was trained on?
 #
 # Two attacks: the loss alone (Yeom et al., CSF 2018), and an offline likelihood ratio that needs
-# no shadow models, since other clients' uploads have not seen the sample: the sample's confidence
+# no shadow models, since in one round other clients' uploads have not seen it: its confidence
 # under the attacked model against a Gaussian fit to its confidences under theirs (Carlini et al.,
 # S&P 2022; Watson et al., ICLR 2022). As for few references there, all samples share one
 # variance, so what is compared is the distance to their mean.
