@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fl.bounds import Count, Positive, Settings, Within
+from fl.bounds import Count, NotNegative, Positive, Settings, Within
 from fl.federation import Batch
 from fl.fusion import whole_batch
 from fl.fusion.group import Group
@@ -47,6 +47,8 @@ class FitConfig(Settings):
     """Optimiser; sgd uses the momentum below."""
     momentum: Annotated[float, Within(0, 1, "[)")] = 0.9
     """Momentum of sgd."""
+    weight_decay: NotNegative = 0.0
+    """Weight decay of the optimiser."""
     batch_size: Count = 64
     """Samples per step, over all ranks together."""
     schedule: Literal["constant", "cosine"] = "constant"
@@ -61,7 +63,9 @@ class FitConfig(Settings):
 
     def make_optimizer(self) -> SGD | Adam:
         """The optimiser that these settings name."""
-        return Adam(self.lr) if self.optimizer == "adam" else SGD(self.lr, self.momentum)
+        if self.optimizer == "adam":
+            return Adam(self.lr, weight_decay=self.weight_decay)
+        return SGD(self.lr, self.momentum, self.weight_decay)
 
     def total_steps(self, rows: int) -> int:
         """Steps of the whole fit on so many samples."""

@@ -21,7 +21,7 @@ from fl.json_files import JsonObject
 from fl.models.common import AnyBatchNorm, ImageShape, divisible, scaled
 from fl.seeding import seeded, torch_generator
 from fl.training.losses import divergences
-from fl.training.optimizers import SGD, Adam
+from fl.training.optimizers import Adam
 from fl.training.recipe import Step, minimise
 from fl.training.steps import on_device
 
@@ -57,13 +57,7 @@ class DistillationConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class PoolFitConfig(FitConfig):
-    """A fit by SGD with weight decay, whose rate is the same for all steps of an epoch."""
-
-    weight_decay: float = 0.0
-
-    def make_optimizer(self) -> SGD:
-        """The optimiser that these settings name."""
-        return SGD(self.lr, self.momentum, self.weight_decay)
+    """A fit whose rate is the same for all steps of an epoch."""
 
     def total_steps(self, rows: int) -> int:
         """Steps of the whole fit on a pool that gains so many samples in each epoch."""

@@ -29,7 +29,6 @@ from fl.methods.uploads import ask_label_counts
 from fl.seeding import in_round, seeded, torch_generator
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.features import head_of
-from fl.training.optimizers import Adam
 from fl.training.personal import AfterFedAvg
 from fl.training.recipe import Epoch, Recipe
 
@@ -154,7 +153,7 @@ def with_features(
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorFitConfig(FitConfig):
-    """Training of the generator in each round, by Adam; the authors' code has these values."""
+    """Training of the generator in each round; the authors' code has these values."""
 
     epochs: Count = 1
     """Epochs over the classes drawn."""
@@ -165,13 +164,9 @@ class GeneratorFitConfig(FitConfig):
     decay: Positive = 0.98
     """Factor on the learning rate from round to round."""
     weight_decay: NotNegative = 0.01
-    """Weight decay of Adam."""
+    """Weight decay of the optimiser."""
     batch_size: Count = 32
     """Features per step, over all ranks together."""
-
-    def make_optimizer(self) -> Adam:
-        """The optimiser that these settings name."""
-        return Adam(self.lr, weight_decay=self.weight_decay)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,8 +82,10 @@ def visits(**kwargs: Any) -> list[list[int]]:
     return seen
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("config", [CONFIG, SGD], ids=["adam", "sgd"])
-def test_a_fit_is_the_textbooks_loop(config: FitConfig) -> None:
+def test_a_fit_is_the_textbooks_loop(config: FitConfig, decay: float) -> None:
+    config = replace(config, weight_decay=decay)
     naive, order, batches = linear(), torch_generator(5, "fusion/order"), data()
     parameters = list(naive.parameters())
     moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in parameters]
@@ -97,7 +99,8 @@ def test_a_fit_is_the_textbooks_loop(config: FitConfig) -> None:
             expected.append(loss.item())
             step = len(expected)
             with torch.no_grad():
-                for p, g, (m, v) in zip(parameters, gradients, moments, strict=True):
+                for p, of_loss, (m, v) in zip(parameters, gradients, moments, strict=True):
+                    g = of_loss + decay * p
                     if config.optimizer == "sgd":
                         p.sub_(config.lr * m.mul_(config.momentum).add_(g))
                     else:

@@ -1,5 +1,7 @@
 """FedGen: where it is FedAvg, its losses against plain loops, what travels, and its generator."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +116,11 @@ def test_the_generator_is_the_papers() -> None:
     assert x[:, :NOISE].max() < 1
 
 
+@pytest.mark.parametrize("name", ["adam", "sgd"])
 def test_a_round_trains_the_generator_on_the_classes_that_are_held(
-    monkeypatch: pytest.MonkeyPatch,
+    name: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Against torch's own Adam over the same batches."""
+    """Against torch's own optimisers over the same batches."""
     seen: list[LastLayers] = []
     real = GenerationLoss.__call__
 
@@ -127,7 +130,7 @@ def test_a_round_trains_the_generator_on_the_classes_that_are_held(
         return real(self, model, batch)
 
     monkeypatch.setattr(GenerationLoss, "__call__", watched)
-    own = fedgen(WITHOUT_NORM)
+    own = fedgen(WITHOUT_NORM, generator=replace(SHORT, optimizer=name))
     clients, _ = federation("fedgen", own)
     counts = torch.stack([torch.bincount(samples(k)[1], minlength=10) for k in range(CLIENTS)])
     play("fedgen", own, 1)
@@ -142,13 +145,14 @@ def test_a_round_trains_the_generator_on_the_classes_that_are_held(
     held = (counts.sum(0) > 0).nonzero().squeeze(1)
     labels = held[torch.randint(len(held), (32,), generator=stream)]
     x = asked(labels, 10, stream)
-    adam = optim.Adam(twin.generator.parameters(), lr=3e-4 * 0.98**0, weight_decay=0.01)
+    kind = optim.Adam if name == "adam" else partial(optim.SGD, momentum=0.9)
+    optimizer = kind(twin.generator.parameters(), lr=3e-4 * 0.98**0, weight_decay=0.01)
     order = torch.Generator().manual_seed(seed_for(0, "generator/order"))
     for rows in torch.randperm(32, generator=order).split(8):
         batch = {"images": x[rows], "labels": labels[rows], "noise": x[rows, :NOISE]}
-        adam.zero_grad()
+        optimizer.zero_grad()
         real(GenerationLoss(), twin, batch).backward()
-        adam.step()
+        optimizer.step()
     for ours, theirs in zip(
         layers.generator.parameters(), twin.generator.parameters(), strict=True
     ):
