@@ -246,7 +246,7 @@ def divergence_matrix(soft: Sequence[Tensor]) -> Tensor:
 
 
 def group(matrix: Tensor, count: int, seed: int) -> Tensor:
-    """The group of each client, (N,): K-means on the matrix's rows, the best of ten starts."""
+    """The group of each client, (N,), N at most: K-means on the rows, the best of ten starts."""
     from sklearn.cluster import KMeans  # late, as importing it is slow
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
@@ -254,7 +254,8 @@ def group(matrix: Tensor, count: int, seed: int) -> Tensor:
     state = seed_for(seed, "groups") % 2**32
     with threadpool_limits(1), warnings.catch_warnings():  # sums of several threads vary
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than groups
-        found = KMeans(count, n_init=STARTS, random_state=state).fit(matrix.double().cpu().numpy())
+        means = KMeans(min(count, len(matrix)), n_init=STARTS, random_state=state)
+        found = means.fit(matrix.double().cpu().numpy())
     return torch.from_numpy(found.labels_).long()
 
 

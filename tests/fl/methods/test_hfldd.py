@@ -166,13 +166,15 @@ def test_clients_that_answer_alike_are_one_group() -> None:
     assert found[0] == found[2] == found[4] != found[1] == found[3]
 
 
-def test_the_groups_are_the_same_for_the_same_seed_also_with_fewer_answers_than_groups(
+def test_the_groups_are_the_same_for_the_same_seed_also_of_fewer_than_groups(
     recwarn: pytest.WarningsRecorder,
 ) -> None:
     matrix = torch.rand(300, 12)[torch.arange(600) % 300]
     assert torch.equal(group(matrix, 10, seed=3), group(matrix, 10, seed=3))
     alike = group(torch.zeros(5, 5), 3, seed=0)
     assert alike.tolist() == [0] * 5
+    fewer = group(torch.eye(3), 4, seed=0)  # as where a client was dropped
+    assert sorted(fewer.tolist()) == [0, 1, 2]
     assert not recwarn.list
 
 
