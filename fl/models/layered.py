@@ -63,10 +63,11 @@ class Layers:
         return tuple(n for names in self._state_names[max(0, first - 1) : last] for n in names)
 
     def parameters(self, model: nn.Module, first: int, last: int) -> list[nn.Parameter]:
-        """The parameters of a model's layers from ``first`` to ``last``; none of a cohort's, whose
-        weights are its clients' models'."""
+        """The trained parameters of a model's layers from ``first`` to ``last``; none of a
+        cohort's, whose weights are its clients' models'."""
         paths = [path for paths in self._paths[max(0, first - 1) : last] for path in paths]
-        return [p for path in paths for p in model.get_submodule(path).parameters()]
+        found = (p for path in paths for p in model.get_submodule(path).parameters())
+        return [p for p in found if p.requires_grad]  # weight decay would move a frozen one
 
     def forward(self, model: nn.Module, x: Tensor, first: int, last: int) -> Tensor:
         """What a model's layers from ``first`` to ``last`` make of ``x``, (B, ...): images, or what

@@ -79,6 +79,15 @@ def test_layers_share_out_the_parameters(name: str, shape: tuple[int, int, int])
         assert [id(p) for p in front] == [id(named[n]) for n in names]
 
 
+def test_frozen_weights_are_not_trained_with_their_layer() -> None:
+    """Weight decay would move them."""
+    model = built("m1", COLOR)
+    *rest, last = model.parameters()
+    last.requires_grad_(False)
+    found = Layers(model).parameters(model, 1, 6)
+    assert [id(p) for p in found] == [id(p) for p in rest]
+
+
 def test_a_layer_has_what_follows_it_up_to_the_next() -> None:
     layers = Layers(built("convnet", GRAY))
     norm = ("weight", "bias", "running_mean", "running_var")
