@@ -7,7 +7,7 @@ computes its slice of every batch, and the summed gradient is that of the global
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -47,8 +47,6 @@ class FitConfig(Settings):
     """Optimiser; sgd uses the momentum below."""
     momentum: Annotated[float, Within(0, 1, "[)")] = 0.9
     """Momentum of sgd."""
-    weight_decay: NotNegative = 0.0
-    """Weight decay of the optimiser."""
     batch_size: Count = 64
     """Samples per step, over all ranks together."""
     schedule: Literal["constant", "cosine"] = "constant"
@@ -63,9 +61,7 @@ class FitConfig(Settings):
 
     def make_optimizer(self) -> SGD | Adam:
         """The optimiser that these settings name."""
-        if self.optimizer == "adam":
-            return Adam(self.lr, weight_decay=self.weight_decay)
-        return SGD(self.lr, self.momentum, self.weight_decay)
+        return Adam(self.lr) if self.optimizer == "adam" else SGD(self.lr, self.momentum)
 
     def total_steps(self, rows: int) -> int:
         """Steps of the whole fit on so many samples."""
@@ -77,6 +73,18 @@ class FitConfig(Settings):
             return self.lr
         share = (epoch - 1 + passed) / self.epochs
         return self.lr * (1 + math.cos(math.pi * share)) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecayedFitConfig(FitConfig):
+    """The same with weight decay."""
+
+    weight_decay: NotNegative = 0.0
+    """Weight decay of the optimiser."""
+
+    def make_optimizer(self) -> SGD | Adam:
+        """The optimiser that these settings name."""
+        return replace(super().make_optimizer(), weight_decay=self.weight_decay)
 
 
 # A fit's state, put aside while the fit goes on: a GPU's travels to the host meanwhile.

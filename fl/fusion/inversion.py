@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fl.bounds import MOST, AtLeast, AtMost, Count, NotNegative, Positive, Settings, Width, Within
 from fl.errors import UserError
 from fl.federation import Batch, RunSpec
-from fl.fusion.fit import FitConfig
+from fl.fusion.fit import DecayedFitConfig
 from fl.json_files import JsonObject
 from fl.models.common import AnyBatchNorm, ImageShape, divisible, scaled
 from fl.seeding import seeded, torch_generator
@@ -56,7 +56,7 @@ class DistillationConfig(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoolFitConfig(FitConfig):
+class PoolFitConfig(DecayedFitConfig):
     """A fit whose rate is the same for all steps of an epoch."""
 
     def total_steps(self, rows: int) -> int:

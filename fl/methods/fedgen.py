@@ -20,7 +20,7 @@ from fl.bounds import Count, NotNegative, Positive
 from fl.errors import UserError
 from fl.exchange import Tensors, load_prefixed, prefixed
 from fl.federation import Batch, RunSpec, TaskInput, Training, Update
-from fl.fusion.fit import FitConfig
+from fl.fusion.fit import DecayedFitConfig
 from fl.fusion.server import Server
 from fl.methods import prototypes
 from fl.methods.averaging import Averaging, AveragingConfig, averaging_method
@@ -152,7 +152,7 @@ def with_features(
 
 
 @dataclass(frozen=True, kw_only=True)
-class GeneratorFitConfig(FitConfig):
+class GeneratorFitConfig(DecayedFitConfig):
     """Training of the generator in each round; the authors' code has these values."""
 
     epochs: Count = 1

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.federation import Batch
-from fl.fusion.fit import Fit, FitConfig, FitSpec
+from fl.fusion.fit import DecayedFitConfig, Fit, FitConfig, FitSpec
 from fl.models.ensemble import Ensemble
 from fl.seeding import torch_generator
 from fl.server import Loss
@@ -85,7 +85,7 @@ def visits(**kwargs: Any) -> list[list[int]]:
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("config", [CONFIG, SGD], ids=["adam", "sgd"])
 def test_a_fit_is_the_textbooks_loop(config: FitConfig, decay: float) -> None:
-    config = replace(config, weight_decay=decay)
+    config = DecayedFitConfig(**vars(config), weight_decay=decay)
     naive, order, batches = linear(), torch_generator(5, "fusion/order"), data()
     parameters = list(naive.parameters())
     moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in parameters]
