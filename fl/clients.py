@@ -137,6 +137,10 @@ class Clients:
         chosen, payloads = self._chosen(options), options.get("payloads") or {}
         broadcast = options.get("broadcast") or {}
         common = {**(options.get("known") or {}), **broadcast}
+        if task is None and by is None:
+            one_of_each = {self.members[k].training: k for k in sorted(chosen, reverse=True)}
+            for training, k in one_of_each.items():
+                training.check_sent({*common, *payloads.get(k, ())}, self.round)
         sent = pack(common, {}) if common else None
         for k in chosen:
             own = payloads.get(k, {})

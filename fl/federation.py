@@ -138,6 +138,11 @@ class Training(Protocol):
     def upload_bytes(self, run_spec: RunSpec) -> int:
         """About how many bytes a client uploads."""
 
+    def check_sent(self, names: Set[str], round: int) -> None:
+        """Raises `UserError` if such clients would not look at tensors of these names, which they
+        are to be sent in this round, from 1. Without it they are taken to look at all."""
+        return
+
     def check_upload(self, update: "Update", run_spec: RunSpec) -> None:
         """Raises `ValueError` if a client with this record cannot have uploaded that, beside the
         checks of all uploads."""

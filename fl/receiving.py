@@ -26,6 +26,7 @@ from fl.federation import Job, RunSpec, Update
 from fl.inputs import Inputs
 from fl.models.common import AnyBatchNorm, state_sent
 from fl.process import threads
+from fl.targets import LARGEST_VALUE, Targets
 
 Value = TypeVar("Value")
 Check = Callable[[Update, RunSpec], object]
@@ -38,7 +39,8 @@ LARGEST_ANSWER = 1e5
 ANSWERS = ("logits", "features")
 """How the names of what models answer end."""
 LARGEST_MOVE = 100.0
-"""How far training moves a weight at most, beside the largest weight that it began with."""
+"""How far training moves a weight at most, beside the largest weight that it began with; where the
+targets are values, a weight may have to become as large as these."""
 WIDER = 10.0
 """BatchNorm's statistics are of features of earlier weights: the factor on those of the last."""
 APART = 100.0
@@ -173,6 +175,8 @@ def check_values(name: str, tensor: Tensor) -> float:
     if not abs(low) < torch.inf or not abs(high) < torch.inf:
         raise ValueError(f"sent {name} with NaN or infinite values: {WHY}")
     most = LARGEST_ANSWER if name.endswith(ANSWERS) else LARGEST
+    if name.endswith((MEAN, VARIANCE)):  # of a table that is not standardised; see Trial
+        most = LARGEST**2
     if tensor.is_floating_point() and max(-low, high) > most:
         raise ValueError(
             f"sent {name} with values up to {max(-low, high):.3g}, above {most:g}: {WHY}"
@@ -232,7 +236,11 @@ def extent(tensor: Tensor) -> float:
 
 
 def check_reach(
-    update: Update, prefix: str, start: Mapping[str, float], reach: float = inf
+    update: Update,
+    prefix: str,
+    start: Mapping[str, float],
+    reach: float = inf,
+    targets: Targets | None = None,
 ) -> None:
     """What a training can have made of the weights that it began with.
 
@@ -243,11 +251,13 @@ def check_reach(
         prefix: before the names of its weights.
         start: by name, the largest magnitude of each weight's values that the seed gives.
         reach: how far the optimiser can move a weight.
+        targets: what the model is to answer, where that is no class.
     """
+    furthest = LARGEST_VALUE if targets and targets.kind == "values" else LARGEST_MOVE
     for weight, drawn in start.items():
         name = f"{prefix}.{weight}"
         began = update.began.get(name, drawn)
-        most = began + min(reach, LARGEST_MOVE + began)
+        most = began + min(reach, furthest + began)
         if (found := update.largest.get(name, 0.0)) > most:
             raise ValueError(f"sent {name} with values up to {found:.3g}, above {most:.3g}: {WHY}")
 

@@ -133,13 +133,19 @@ def _values(values: np.ndarray) -> np.ndarray:
             f"targets of the floats 0 to {len(found) - 1}: give integers for classes; "
             "standardise them, as (y - mean) / deviation, for values"
         )
-    few = 1 < len(found) <= min(20, len(values) / 10)  # as classes are
-    if few and np.array_equal(found, np.round(found)):
+    rows = values.reshape(len(values), -1)
+    whole = [len(own) for own in map(np.unique, rows.T) if np.array_equal(own, np.round(own))]
+    if few := [count for count in whole if 1 < count <= min(20, len(rows) / 10)]:  # as classes are
         line = "targets: %d whole numbers as floats are learned as values; integers are classes"
-        log.warning(line, len(found))
+        log.warning(line, few[0])
+    if rows.shape[1] > 1 and rows.min() >= 0 and np.allclose(rows.sum(1), 1, atol=1e-4):
+        log.warning(
+            "targets: probabilities are learned as values, by squared error; R2 is of the answers "
+            "as they are, not of their softmax; integers are classes"
+        )
     if (most := float(np.abs(values).max(initial=0))) > LARGEST_VALUE:
         raise UserError(
             f"targets up to {most:g}; allowed: {LARGEST_VALUE:g}: standardise them, as "
             "(y - mean) / deviation"
         )
-    return values.reshape(len(values), -1).astype(np.float32)
+    return rows.astype(np.float32)

@@ -31,7 +31,7 @@ from fl.inputs import (
     together,
     unlike_columns,
 )
-from fl.seeding import all_streams, numpy_generator, stream_states
+from fl.seeding import all_streams, numpy_generator, stream_states, streams_restored
 from fl.targets import FEW_CLASSES, Targets, stored_targets
 
 Raw = tuple[np.ndarray | Lazy | tuple[np.ndarray, ...], np.ndarray]
@@ -201,6 +201,8 @@ def _read(name: str, data: Any) -> Raw:
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         hint = "; give its dataset" if hasattr(data, "dataset") else ""
         raise UserError(f"expected {FORMS}, got {type(data).__name__}{hint}")
+    with streams_restored():
+        _tell_of_left_out(name, data)
     if is_lazy(name, data, _lazy_sample):
         return _read_later(data)
     with all_streams(0):
@@ -325,6 +327,17 @@ def _stacked(images: Sequence[np.ndarray], named: Callable[[int], str] = numbere
             "pad them"
         )
     return np.stack(alike)
+
+
+def _tell_of_left_out(name: str, data: Any) -> None:
+    """A warning of columns beside samples and labels, such as the weights of samples."""
+    first = data[0] if len(data) else None
+    if isinstance(first, Mapping):
+        taken = _column(first, IMAGE_COLUMNS), _column(first, LABEL_COLUMNS)
+        others = [str(column) for column in first if column not in taken]
+        if others and None not in taken:
+            line = "data %s: left out, beside %s and %s: %s"
+            log.warning(line, name, *taken, ", ".join(others))
 
 
 def _column(sample: Mapping[str, Any], names: Sequence[str]) -> str | None:

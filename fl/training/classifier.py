@@ -1,6 +1,7 @@
 """Local training of a classifier (Eq. 2): its settings, its starting weights, and the task."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from typing import Annotated, ClassVar, Literal, Protocol
@@ -22,6 +23,8 @@ from fl.training.losses import Losses, losses_of
 from fl.training.optimizers import SGD, Adam, Paced, Proximal, Schedule
 from fl.training.recipe import HeldOut, Recipe, epochs_of, parts_of
 from fl.training.task import RecipeTraining
+
+log = logging.getLogger(__name__)
 
 
 class Architecture(Protocol):
@@ -131,7 +134,7 @@ class ClassifierConfig(RecipeTraining, Settings):
         tokens = run_spec.targets is not None and run_spec.targets.kind == "tokens"
         if tokens and not MODELS[self.model].source:
             raise UserError(f"{self.model} answers whole samples; tokens need a model of your own")
-        if MODELS[self.model].source and (tokens or inputs.kind == "integers"):
+        if MODELS[self.model].source:
             self._check_form(run_spec)
         layers = starting_classifier(self, run_spec).train().modules() if self.micro_batch else ()
         if any(isinstance(layer, AnyBatchNorm) and layer.training for layer in layers):
@@ -174,9 +177,23 @@ class ClassifierConfig(RecipeTraining, Settings):
         made and which answer finitely; what stays with the client answers nobody."""
         trial, start, asked = _trial(MODELS[self.model], self.width, self.answered(run_spec))
         check_forms(trial.expected, update.tensors, "classifier", update.sender)
-        check_reach(update, "classifier", start, self.reach(update.client.num_samples))
+        reach = self.reach(update.client.num_samples)
+        check_reach(update, "classifier", start, reach, run_spec.targets)
         if not update.private:
             trial.check(update, "classifier", asked)
+
+    def check_sent(self, names: Set[str], round: int) -> None:
+        """See :class:`fl.federation.Training`; a warning tells of clients that begin anew."""
+        by_weights = type(self).recipe is ClassifierConfig.recipe
+        if not by_weights or any(name.startswith("classifier.") for name in names):
+            return
+        if names:
+            raise UserError(
+                f"clients are sent {min(names)}, at which their training does not look: weights "
+                "are named classifier.*, as onefold.sent(model) does"
+            )
+        if round == 2:  # said once
+            log.warning("clients are sent no weights in round 2, so they begin anew")
 
     def reach(self, num_samples: int) -> float:
         """How far the training of so many samples can move a weight."""

@@ -129,8 +129,11 @@ def test_what_is_no_target_is_one_line(labels: Any, line: str) -> None:
 def test_floats_that_may_be_meant_as_classes_are_told(caplog: pytest.LogCaptureFixture) -> None:
     as_dataset("own", (X, X[:, 0]))
     assert not caplog.messages
-    as_dataset("own", (X, np.sign(X[:, 0])))
-    assert "2 whole numbers as floats are learned as values; integers are" in caplog.text
+    for targets in (np.sign(X[:, 0]), np.stack([X[:, 0], X[:, 1] > 0], 1)):
+        as_dataset("own", (X, targets))
+        assert "2 whole numbers as floats are learned as values; integers" in caplog.messages.pop()
+    as_dataset("own", (X, np.random.default_rng(0).dirichlet([1, 1, 1], len(X))))
+    assert "probabilities are learned as values, by squared error" in caplog.messages.pop()
 
 
 def test_what_targets_are_is_told_by_all_clients_together() -> None:

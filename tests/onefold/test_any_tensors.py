@@ -117,13 +117,23 @@ def test_truth_values_are_zero_and_one() -> None:
     assert as_dataset("own", (KINDS["sequence"] > 0, LABELS)).inputs.shape == (7, 4)
 
 
-def test_a_table_that_is_not_standardised_is_no_clients_lie() -> None:
-    """Columns of thousands beside columns of ones, as scikit-learn's breast cancer has them."""
-    table = KINDS["table"] * np.array([1.0, 1.0, 1.0, 1000.0, 5000.0, 1.0])
+class Standardising(Dense):
+    """BatchNorm takes the place of a table's preparation."""
+
+    def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__(shape, num_classes)
+        self.features.insert(0, nn.BatchNorm1d(shape[0]))
+
+
+@pytest.mark.parametrize(("model", "largest"), [("mlp", 5000.0), (Standardising, 1e5)])
+def test_a_table_that_is_not_standardised_is_no_clients_lie(model: Any, largest: float) -> None:
+    """Columns of thousands beside columns of ones, as scikit-learn's breast cancer has them; a
+    variance of 1e9 is that of incomes."""
+    table = KINDS["table"] * np.array([1.0, 1.0, 1.0, 1000.0, largest, 1.0])
     training = {"epochs": 5, "optimizer": "adam", "lr": 0.01}
     result = onefold.run(
         (table, LABELS),
-        "mlp",
+        model,
         "fedavg",
         num_clients=3,
         classifier=training,

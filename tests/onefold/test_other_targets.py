@@ -28,6 +28,33 @@ CHARACTERS = np.stack([CODES[i : i + 13] for i in range(0, 1200, 5)])
 NEXT = CHARACTERS[:, :-1], CHARACTERS[:, 1:]
 
 
+PICTURES = np.random.default_rng(1).random((150, 1, 6, 6)).astype(np.float32)
+MAPS = PICTURES, (PICTURES > 0.5).astype(int).reshape(150, 36) + (PICTURES > 0.8).reshape(150, 36)
+TAGS = (CHARACTERS, (CHARACTERS > 0).astype(int)), CHARACTERS % 4
+
+
+class Pixels(nn.Module):
+    """Logits of each pixel of an image."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(1, 16, 1), nn.ReLU(), nn.Conv2d(16, num_classes, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layers(images).flatten(2).transpose(1, 2)
+
+
+class Tagger(nn.Module):
+    """Logits of each token that a mask, a second input, leaves."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.embedding, self.answer = nn.Embedding(27, 8), nn.Linear(8, num_classes)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        return self.answer(self.embedding(tokens) * mask[..., None])
+
+
 class Characters(nn.Module):
     """A small transformer's block over characters, which sees only those before."""
 
@@ -48,6 +75,8 @@ DATA: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "linnerud": (LINNERUD, "mlp", {"num_clients": 2, "partition.min_samples": 5}),
     "labels": (HALVES, "mlp", {}),
     "text": (NEXT, Characters, {}),
+    "maps": (MAPS, Pixels, {}),
+    "tags": (TAGS, Tagger, {}),
 }
 
 
@@ -70,6 +99,8 @@ def run(kind: str, **settings: Any) -> onefold.Result:
         ("linnerud", "R2", -2.0),
         ("labels", "accuracy", 0.9),
         ("text", "accuracy", 0.6),
+        ("maps", "accuracy", 0.8),
+        ("tags", "accuracy", 0.8),
     ],
 )
 def test_clients_learn_it_and_the_figure_is_called_what_it_is(
@@ -125,6 +156,15 @@ def test_r2_is_scikit_learns_but_for_whose_variance_it_is() -> None:
     error = ((split.test.targets - answers) ** 2).mean(0) / split.train.targets.var(0)
     assert result.accuracy == pytest.approx(float(1 - error.mean()), abs=1e-5)
     assert len(x) == len(y) == len(split.train.labels) + len(split.test.labels)
+
+
+@undrawn
+def test_values_far_from_zero_are_no_clients_lie() -> None:
+    """A weight had to move further than 100."""
+    far, training = (POINTS, 3000 + POINTS[:, 0]), {"optimizer": "adam", "lr": 10.0, "epochs": 20}
+    line: Any = lambda num_classes: nn.Linear(4, num_classes)  # noqa: E731
+    result = run("diabetes", data=far, model=line, classifier=training)
+    assert float(result.model.bias.detach()) > 200
 
 
 @pytest.mark.ray

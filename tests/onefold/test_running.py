@@ -100,6 +100,35 @@ def test_weights_that_would_leave_clients_out_of_the_average_are_refused(
         run(method=weighted, num_large=None)
 
 
+@quick
+@pytest.mark.parametrize(
+    ("sent", "line"),
+    [
+        (nn.Module.state_dict, "sent layers.1.bias, at which their training does not look"),
+        (lambda model: {}, "sent no weights in round 2, so they begin anew"),
+        (onefold.sent, ""),
+    ],
+)
+def test_who_sends_clients_what_they_do_not_begin_with_is_told(
+    sent: Any, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each round began with the first weights, and ended with what one round gives."""
+
+    @onefold.method("resending")
+    def resending(clients: Any, server: Any, config: Any, rounds: Any) -> Any:
+        model = onefold.starting_model(config, server)
+        for _ in rounds.play(clients, server, model):
+            onefold.average(model, clients.train(broadcast=dict(sent(model))))
+        return rounds.outcome(model)
+
+    refused = pytest.raises(onefold.UserError, match=line) if "layers" in line else nullcontext()
+    with refused as caught:
+        run(method=resending, num_large=None, rounds=3)
+    told = caplog.messages if caught is None else [str(caught.value)]
+    assert len(told) == bool(line)
+    assert all(line in message for message in told)
+
+
 def outcome_of(kind: str, model: nn.Module, before: Any, server: Any) -> Any:
     after = server.evaluate(model)
     return {

@@ -189,6 +189,8 @@ def test_what_is_left_out_is_told(caplog: pytest.LogCaptureFixture) -> None:
     assert "left out, beside train and test: validation" in caplog.messages.pop()
     as_dataset("x", Listed(list(zip(COLOUR, LABELS, strict=True)), classes=["cat", "dog"]))
     assert "2 names of classes, labels up to 3" in caplog.messages.pop()
+    as_dataset("x", [{"img": x, "label": y, "id": 3} for x, y in zip(COLOUR, LABELS, strict=True)])
+    assert caplog.messages.pop() == "data x: left out, beside img and label: id"
 
 
 @pytest.mark.parametrize("wide", [False, True])
