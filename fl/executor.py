@@ -14,7 +14,7 @@ import torch
 
 from fl.data.datasets import Split
 from fl.data.shard import Shard
-from fl.errors import ClientFailed
+from fl.errors import ClientFailed, reason_of
 from fl.events import ClientProgress, ClientStart, Events, reported_to
 from fl.exchange import ClientNote, Upload, of_cohort, readable_notes, unpack
 from fl.federation import Job, TaskInput
@@ -209,6 +209,7 @@ def _emit(events: Events, reports: Sequence[ClientProgress]) -> None:
 
 
 def _failed(job: Job, error: BaseException) -> ClientFailed:
-    failed = ClientFailed(job.client.id, job.client.model, f"{type(error).__name__}: {error}")
+    reason = f"{type(error).__name__}: {reason_of(error)}"
+    failed = ClientFailed(job.client.id, job.client.model, reason)
     failed.__cause__ = error
     return failed

@@ -19,6 +19,8 @@ LEAST_SPREAD = 1e-12
 """The least variance of values, by which scores are divided."""
 LARGEST_VALUE = 1e4
 """Of a target: what clients answer is taken for a lie far above it (:mod:`fl.receiving`)."""
+MARKS = 2**8 - 1, 2**16 - 1
+"""What stands for no class in unsigned integers, as in many a map of an image."""
 FEW_CLASSES = 1000
 """More are allowed where there are as many samples, since labels count the classes from 0."""
 
@@ -103,12 +105,14 @@ def stored_targets(labels: np.ndarray) -> dict[str, Any]:
         UserError: they are none of these, or look like something else.
     """
     if labels.ndim == 1 and is_whole(labels):
+        _tell_of_mark(labels)
         return {"labels": labels}
     targets: np.ndarray | None = None
     if labels.dtype.kind == "f" and labels.ndim in (1, 2) and np.isfinite(labels).all():
         targets = _values(labels)
     elif labels.ndim == 2 and is_whole(labels) and (labels[labels < 0] == NOT_COUNTED).all():
         targets = labels.astype(np.uint8 if abs(labels).max(initial=0) <= 1 else np.int64)
+        _tell_of_mark(labels)
         if targets.dtype == np.uint8 and (targets.sum(1) == 1).all():
             raise UserError(
                 "labels with a single 1 in each row look like one-hot classes: give integers, as "
@@ -121,6 +125,18 @@ def stored_targets(labels: np.ndarray) -> dict[str, Any]:
             "or integers, (N, L), of 0 and more, or -100 for a place that does not count"
         )
     return {"labels": np.zeros(len(labels), np.int64), "targets": targets}
+
+
+def _tell_of_mark(labels: np.ndarray) -> None:
+    """A warning of a largest class that may stand for none, as those below it are missing."""
+    most = labels.max(initial=0)
+    below = labels[labels < most].max(initial=0)
+    if most in MARKS and below < most // 2:
+        log.warning(
+            "labels: %d counts as a class, though none is between it and %d: if it marks what has "
+            "none, leave such samples out, or give places -100",
+            *(most, below),
+        )
 
 
 def _values(values: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ from cluster.hardware.bundles import Bundles, await_gpus
 from cluster.scheduling.capacity import at_once, need_of
 from cluster.scheduling.placement import Placement, clients_per_call, waves
 from fl.data.datasets import Split
-from fl.errors import ClientFailed, UserError
+from fl.errors import ClientFailed, UserError, reason_of
 from fl.events import PERIOD_S, AttemptFailed, ClientStart, Events
 from fl.exchange import Upload, of_cohort, readable_notes
 from fl.executor import time_limit
@@ -233,7 +233,7 @@ class _Map:
         except RayError as error:
             reason = f"its process died ({type(error).__name__})"
             if isinstance(error, RayTaskError):  # the client's own code raised it
-                reason = f"{type(error.cause).__name__}: {error.cause}"
+                reason = f"{type(error.cause).__name__}: {reason_of(error.cause)}"
             self._failed(cohort, reason, error)
             return []
         notes = readable_notes(uploads)

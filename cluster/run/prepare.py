@@ -337,6 +337,9 @@ def _check_transforms(admitted: Admitted, train: Split) -> None:
         isinstance(a.training, ClassifierConfig) for a in admitted.assignments
     ):
         raise UserError(f"augment: only classifiers train on it, and {method.name} has none")
+    targets = admitted.run_spec.targets
+    if augmented and targets and targets.kind == "tokens":
+        log.warning("augment changes samples alone: it must not move what places' classes are of")
 
 
 def _check_tested(run: RunConfig[Any], dataset: Dataset, partition: Partition) -> None:

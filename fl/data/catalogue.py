@@ -48,7 +48,8 @@ class DatasetName(Bound):
     def refusal(self, name: str, value: object) -> UserError:
         """The error lists the names."""
         return UserError(
-            f"{unknown(name, value, self.names)}; or the path of an .npz or a folder, or hf:NAME"
+            f"{unknown(name, value, self.names)}; or the path of an .npz, or of a folder as in "
+            "./FOLDER, or hf:NAME"
         )
 
     @property

@@ -223,6 +223,8 @@ def refusal(model: nn.Module, answer: Tensor | None) -> str | None:
         if type(layer).get_extra_state is not nn.Module.get_extra_state:
             what = path or type(layer).__name__
             return f"its {what} has get_extra_state, which is not sent: keep it in buffers"
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse:
+            return f"its {path or 'whole'} has sparse gradients: leave sparse=True out"
     for name, tensor in model.state_dict(keep_vars=True).items():
         if isinstance(tensor, nn.Parameter) and tensor.dtype not in SENT:
             return f"its {name} is {tensor.dtype}; allowed are real floats"

@@ -155,12 +155,14 @@ class ClassifierConfig(RecipeTraining, Settings):
     def _check_form(self, run_spec: RunSpec) -> None:
         """Refuses answers for each place where targets are of whole samples, and the reverse."""
         own, count = run_spec.targets, run_spec.outputs
-        expected = (2, *own.shape, count) if own and own.kind == "tokens" else (2, count)
+        kind = own.kind if own else "classes"
+        expected = (2, *own.shape, count) if own and kind == "tokens" else (2, count)
         with seeded(0, "form"):
             found = starting_classifier(self, run_spec).eval()(run_spec.inputs.example(2))
         if found.shape != expected:
             raise UserError(
-                f"model {self.model} gives {tuple(found.shape)} for 2 samples, expected {expected}"
+                f"model {self.model} gives {tuple(found.shape)} for 2 samples, expected "
+                f"{expected}, as the targets are {kind}"
             )
 
     def answered(self, run_spec: RunSpec) -> RunSpec:

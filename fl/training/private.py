@@ -153,7 +153,7 @@ class _PrivateTraining(EpochTraining):
         for name, layer in self.start(run_spec).named_modules():
             if isinstance(layer, AnyBatchNorm) or [*layer.buffers(recurse=False)]:
                 raise UserError(
-                    f"dp.epsilon cannot train {self.model}: its {name} is a "
+                    f"dp.epsilon cannot train {self.model}: its {name or 'whole'} is a "
                     f"{type(layer).__name__}, which mixes samples or keeps something of them"
                 )
 

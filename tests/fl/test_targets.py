@@ -136,6 +136,18 @@ def test_floats_that_may_be_meant_as_classes_are_told(caplog: pytest.LogCaptureF
     assert "probabilities are learned as values, by squared error" in caplog.messages.pop()
 
 
+def test_a_class_that_may_stand_for_none_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Maps of images mark what has no class by 255."""
+    classes = np.arange(240).reshape(40, 6)
+    as_dataset("own", (X, classes))
+    as_dataset("own", (X, (classes % 3).astype(np.uint8)))
+    assert not caplog.messages
+    for labels in (classes % 3, classes[:, 0] // 6 % 3):
+        labels[0] = 255
+        as_dataset("own", (X, labels.astype(np.uint8)))
+        assert "255 counts as a class, though none is between it and 2" in caplog.messages.pop()
+
+
 def test_what_targets_are_is_told_by_all_clients_together() -> None:
     """A client's own looked otherwise, and its data was refused."""
     values, labels = X[:, 0].copy(), (X > 0).astype(int)

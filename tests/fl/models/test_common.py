@@ -176,6 +176,12 @@ class Detached(Net):
         return super().forward(images).detach()
 
 
+class Sparse(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 2, sparse=True)
+
+
 def scripted() -> nn.Module:
     return nn.Sequential(Net(), torch.jit.trace(nn.Linear(10, 10), torch.zeros(1, 10)))
 
@@ -193,6 +199,7 @@ def test_what_is_not_trained_may_be_no_part_of_the_module() -> None:
         (scripted, "its 1 is a ScriptModule of torch.jit: give the module itself"),
         (Extra, "Extra has get_extra_state, which is not sent: keep it in buffers"),
         (lambda: Net().requires_grad_(False), "it has no parameter that is trained"),
+        (Sparse, "its table has sparse gradients: leave sparse=True out"),
     ],
 )
 def test_a_module_that_clients_cannot_train_is_refused(
