@@ -5,6 +5,7 @@ depend on is saved, so that a killed run goes on after the last round it finishe
 Nothing else happens: the clients' processes and the server's ranks stay as they are.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,6 +26,8 @@ from fl.models.common import load_whole
 from fl.models.ensemble import unwrapped
 from fl.seeding import in_round, seed_for, seed_streams
 from fl.server import Evaluation, Outcome
+
+log = logging.getLogger(__name__)
 
 Metric = Callable[[nn.Module], float]
 """A figure of the global model."""
@@ -73,12 +76,15 @@ class Rounds:
         run: str = "",
         metrics: Mapping[str, Metric] | None = None,
         stop_after: int | None = None,
+        *,
+        own: bool = False,
     ) -> None:
         """``count``: rounds, 1 or more; ``directory``: where to save the last state, or None;
         ``run``: all that determines the run. A state of another run is not gone on from;
         ``metrics``: the user's own figures of the global model after each round, by name;
-        ``stop_after``: rounds without a higher accuracy after which there are no more."""
-        self.count = count
+        ``stop_after``: rounds without a higher accuracy after which there are no more;
+        ``own``: the method is the user's, who may not know what is saved."""
+        self.count, self._own = count, own
         self._stop_after = stop_after
         self._metrics = metrics or {}
         self.played: list[Round] = []
@@ -221,6 +227,11 @@ class Rounds:
             return
         if model:
             load_whole(model, state["model"])
+        if self._own and not state["memory"]:
+            log.warning(
+                "the method goes on with its model alone: tensors that it keeps in variables from "
+                "round to round begin anew; rounds.play(..., memory=tensors) saves them"
+            )
         memory.clear()
         memory.update({name: t.to(server.device) for name, t in state["memory"].items()})
         self.start = Evaluation(**state["start"])

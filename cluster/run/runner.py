@@ -335,7 +335,8 @@ def _of_samples(dataset: Dataset, synthetic: Tensors, server: Server) -> JsonObj
 def _rounds(prepared: Prepared, folder: Path, metrics: Mapping[str, Metric]) -> Rounds:
     run = prepared.run
     about = f"{run.method} {run.options} {prepared.run_spec}"
-    return Rounds(run.rounds, folder, about, metrics, run.stop_after)
+    own = run.method not in OURS
+    return Rounds(run.rounds, folder, about, metrics, run.stop_after, own=own)
 
 
 def _tidy(folder: Path, kept: Set[str]) -> None:

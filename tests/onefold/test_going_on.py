@@ -167,6 +167,35 @@ def test_what_a_method_and_its_tasks_draw_is_of_seed_round_and_client(runtime: s
     assert grown.figures["drawn"] == whole[-7:]
 
 
+@pytest.mark.parametrize("saved", [False, True])
+def test_what_a_method_keeps_in_variables_is_saved_as_memory_or_warned_of(
+    saved: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """FedAvg with momentum at the server."""
+
+    def momentum(clients: Clients, server: Server, config: Any, rounds: Rounds) -> Outcome:
+        model = onefold.starting_model(config, server)
+        velocity = {n: torch.zeros_like(p) for n, p in model.named_parameters()}
+        for _ in rounds.play(clients, server, model, velocity if saved else None):
+            before = {n: p.detach().clone() for n, p in model.named_parameters()}
+            onefold.average(model, clients.train(broadcast=onefold.sent(model)))
+            for name, p in model.named_parameters():
+                velocity[name].mul_(0.9).add_(p.detach() - before[name])
+                p.data = before[name] + velocity[name]
+        return rounds.outcome(model)
+
+    own = onefold.method("momentum")(momentum)
+    whole = run("whole", 3, own)
+    run("grown", 2, own)
+    assert not caplog.messages
+    grown = run("grown", 3, own, resume=True)
+    same = map(torch.equal, grown.model.parameters(), whole.model.parameters())
+    assert all(same) == saved
+    assert ["goes on with its model alone" in line for line in caplog.messages] == [True] * (
+        not saved
+    )
+
+
 @functools.wraps(train_by_recipe)
 def shrunk(inputs: TaskInput) -> TaskOutput:
     trained = train_by_recipe(inputs)
