@@ -54,7 +54,7 @@ DRAWS = 10
 """How often samples are drawn at most, until a model answers some."""
 MEAN, VARIANCE = ".running_mean", ".running_var"
 """How the names of BatchNorm's statistics end."""
-WHY = "its training diverged (lower the learning rate), or it lies"
+WHY = "its training diverged (lower the learning rate, or standardise the samples), or it lies"
 
 
 def receive(
