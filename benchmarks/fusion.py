@@ -50,7 +50,7 @@ from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import Fit, FitConfig, FitSpec, Inference, State
 from fl.fusion.server import Server, SingleServer
 from fl.json_files import JsonObject
-from fl.models import build_classifier
+from fl.models.registry import build_classifier
 from fl.process import arithmetic
 from fl.seeding import seeded, torch_generator
 from fl.training.masks import sample_dropout, sample_keys

@@ -39,7 +39,7 @@ from fl.fusion.fit import FitConfig, FitSpec
 from fl.fusion.group import Group, ProcessGroup
 from fl.fusion.rank import Rank
 from fl.fusion.server import SingleServer
-from fl.models import build_classifier
+from fl.models.registry import build_classifier
 from fl.process import arithmetic
 from fl.training import captured
 from fl.training.classifier import ClassifierConfig, starting_classifier

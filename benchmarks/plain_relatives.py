@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from cluster.run.prepare import Prepared
 from fl.methods.fedgen import NOISE, FeatureGenerator
-from fl.models import build_classifier
+from fl.models.registry import build_classifier
 from fl.training.features import features_and_logits, head_of
 
 Data = tuple[Tensor, Tensor]

@@ -16,9 +16,8 @@ from torch import nn
 from cluster.run.command_line import load_yaml
 from fl.errors import UserError, reason_of
 from fl.json_files import JsonObject, read_json
-from fl.models import copied
 from fl.models.ensemble import Ensemble, unwrapped
-from fl.models.registry import MODELS, register_model
+from fl.models.registry import MODELS, copied, register_model
 from fl.models.saved import load_model as load_file
 from fl.models.saved import own_models
 from fl.plugins import load_plugin

@@ -35,9 +35,8 @@ from fl.json_files import write_json
 from fl.methods.method import Method
 from fl.methods.prototypes import PrototypesConfig
 from fl.methods.registry import METHODS, register
-from fl.models import copied
 from fl.models.ensemble import unwrapped
-from fl.models.registry import CLASSIFIERS, MODELS, holds_own, register_model
+from fl.models.registry import CLASSIFIERS, MODELS, copied, holds_own, register_model
 from fl.models.saved import describe
 from fl.seeding import streams_restored
 from fl.training.classifier import ClassifierConfig, starting_classifier

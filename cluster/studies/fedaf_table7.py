@@ -16,7 +16,7 @@ from cluster.studies.comparison import published, table
 from fl.data.datasets import INFO
 from fl.data.partition import PartitionConfig, make_partition
 from fl.json_files import JsonObject, write_json
-from fl.models import build_classifier
+from fl.models.registry import build_classifier
 from fl.whole_files import write_atomically
 
 MIB = 2**20

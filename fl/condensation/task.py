@@ -15,7 +15,7 @@ from fl.condensation.images import KINDS, as_bytes, draw_augmentation
 from fl.data.shard import Shard
 from fl.events import report
 from fl.federation import RunSpec, Task, TaskInput, TaskOutput, Training, Update
-from fl.models import CLASSIFIERS, build_classifier, check_classifier, copied
+from fl.models.registry import CLASSIFIERS, build_classifier, check_classifier, copied
 from fl.receiving import WHY, sent
 from fl.seeding import OwnStream, in_round, seeded
 from fl.training.classifier import received_classifier

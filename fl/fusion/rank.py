@@ -21,7 +21,8 @@ from fl.fusion.fit import Fit, FitSpec, Inference, State
 from fl.fusion.group import Group
 from fl.fusion.synthesis import Draw, Drawn, draw_samples
 from fl.metrics.accuracy import answers, confusion, scores
-from fl.models import Decoder, in_fast_layout
+from fl.models.architectures.cvaes import Decoder
+from fl.models.registry import in_fast_layout
 from fl.process import threads
 from fl.targets import Targets
 from fl.training.recipe import check_labels

@@ -27,7 +27,7 @@ from fl.fusion.fit import STATE_FORM, FitConfig, FitSpec, Inference, put_aside
 from fl.fusion.rank import COLUMNS, Rank, Report
 from fl.fusion.synthesis import PIXEL, Draw, Drawn, plan_draws, portions, share_out, still_asked
 from fl.metrics.accuracy import accuracies
-from fl.models import Decoder
+from fl.models.architectures.cvaes import Decoder
 from fl.models.common import digest_of, load_whole
 from fl.seeding import in_round
 from fl.server import Evaluation, FitResult, Lessons, Loss, Samples

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fl.errors import UserError
-from fl.models import Decoder, sample
+from fl.models.architectures.cvaes import Decoder, sample
 from fl.seeding import torch_generator
 from kernels.exact import rounded, unit_for
 

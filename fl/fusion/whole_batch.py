@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.fusion.group import Group
-from fl.models import copied
 from fl.models.common import AnyBatchNorm, forwards_replaced
 from fl.models.ensemble import Ensemble
-from fl.models.registry import holds_own
+from fl.models.registry import copied, holds_own
 from fl.seeding import stream_states, streams_restored
 from fl.server import Loss
 from fl.training.masks import sample_dropout

@@ -14,8 +14,8 @@ from fl.federation import RunSpec
 from fl.methods import prototypes
 from fl.methods.averaging import Averaging, AveragingConfig, averaging_method
 from fl.methods.method import Assignment
-from fl.models import build_shell, copied
 from fl.models.common import load_sent, norm_names
+from fl.models.registry import build_shell, copied
 from fl.scoring import own_evaluation
 from fl.server import Evaluation
 from fl.training.classifier import ClassifierConfig

@@ -28,8 +28,8 @@ from fl.fusion.server import Server
 from fl.fusion.synthesis import client_shares, squared_counts
 from fl.methods.method import Assignment, Choice, Distribution, LogUniform, Method, Spaces, Uniform
 from fl.methods.uploads import decoders_of, label_counts_of, untrained_classifier
-from fl.models import CLASSIFIERS, GENERATORS, Decoder, check_classifier, one_hot
-from fl.models.architectures.cvaes import TruncatedDecoder, truncate
+from fl.models.architectures.cvaes import Decoder, TruncatedDecoder, one_hot, truncate
+from fl.models.registry import CLASSIFIERS, GENERATORS, check_classifier
 from fl.seeding import numpy_generator
 from fl.server import Outcome, Samples
 from fl.training.classifier import ClassifierConfig

@@ -31,9 +31,8 @@ from fl.methods.personal import (
     personal_method,
 )
 from fl.methods.uploads import untrained_classifier
-from fl.models import copied
 from fl.models.layered import Layers
-from fl.models.registry import smallest_batch
+from fl.models.registry import copied, smallest_batch
 from fl.receiving import sent
 from fl.training.classifier import ClassifierConfig
 from fl.training.losses import divergences

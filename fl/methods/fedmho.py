@@ -36,7 +36,8 @@ from fl.methods.uploads import (
     untrained_classifier,
 )
 from fl.metrics.samples import describe_teacher
-from fl.models import CLASSIFIERS, Decoder
+from fl.models.architectures.cvaes import Decoder
+from fl.models.registry import CLASSIFIERS
 from fl.seeding import torch_generator
 from fl.server import Outcome, Samples
 from fl.training.classifier import ClassifierConfig

@@ -15,7 +15,7 @@ from fl.bounds import NotNegative, Positive
 from fl.federation import Batch, TaskInput
 from fl.methods.averaging import AveragingConfig, averaging_method
 from fl.methods.method import LogUniform
-from fl.models import copied
+from fl.models.registry import copied
 from fl.training.classifier import ClassifierConfig, classifier_recipe, received_classifier
 from fl.training.features import features_and_logits, features_of
 from fl.training.personal import AfterFedAvg, last_model

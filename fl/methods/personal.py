@@ -23,9 +23,9 @@ from fl.inputs import Inputs
 from fl.methods.averaging import Averaging, on_frame
 from fl.methods.method import Choice, Distribution, LogUniform, Method, Spaces
 from fl.methods.prototypes import ParticipationConfig, assign_all, participants
-from fl.models import CLASSIFIERS
 from fl.models.common import load_whole
 from fl.models.layered import Layers
+from fl.models.registry import CLASSIFIERS
 from fl.receiving import sent
 from fl.rounds import Rounds
 from fl.server import Evaluation, Outcome

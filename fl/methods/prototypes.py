@@ -25,8 +25,8 @@ from fl.methods.uploads import (
     load_classifier,
     untrained_classifier,
 )
-from fl.models import CLASSIFIERS
 from fl.models.ensemble import Ensemble
+from fl.models.registry import CLASSIFIERS
 from fl.seeding import in_round, numpy_generator
 from fl.training.classifier import ClassifierConfig
 

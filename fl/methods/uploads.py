@@ -13,7 +13,7 @@ from fl.exchange import Tensors, check_forms, checked, load_prefixed
 from fl.federation import TaskInput, TaskOutput, Training, Update
 from fl.fusion.aggregation import AggregationConfig, aggregate_states, average_into
 from fl.fusion.server import Server
-from fl.models import Decoder
+from fl.models.architectures.cvaes import Decoder
 from fl.models.common import load_sent, load_whole, state_sent
 from fl.receiving import askable, check_label_counts, check_model
 from fl.training.classifier import ClassifierConfig, starting_classifier

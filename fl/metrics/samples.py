@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fl.data.datasets import Dataset, Split
 from fl.inputs import as_inputs
 from fl.json_files import JsonObject
-from fl.models import build_classifier
+from fl.models.registry import build_classifier
 from fl.seeding import seeded, torch_generator
 from fl.training.optimizers import Adam
 from fl.training.recipe import Step, minimise

@@ -9,11 +9,11 @@ from typing import Annotated, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from fl import models
 from fl.bounds import Count, NotNegative, OneOf, Positive, Settings, Width, Within
 from fl.errors import UserError
 from fl.exchange import Tensors, check_forms, load_prefixed, prefixed
 from fl.federation import Batch, RunSpec, TaskInput, Training, Update
+from fl.models import registry as models
 from fl.models.common import AnyBatchNorm, ModelInfo, load_sent, state_sent
 from fl.models.registry import MODELS, smallest_batch, smallest_batch_of
 from fl.receiving import Trial, askable, check_reach, extent, extents, trial_inputs

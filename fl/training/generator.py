@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from fl import models
 from fl.bounds import Count, OneOf, Positive, Settings, Width
 from fl.exchange import Tensors, check_forms, num_bytes, prefixed
 from fl.federation import Batch, RunSpec, TaskInput, Update
+from fl.models.architectures.cvaes import CVAE, Decoder, elbo_losses, one_hot
+from fl.models.registry import GENERATORS, build_generator, check_generator, copied
 from fl.receiving import Trial, check_label_counts, check_reach, extents, trial_codes, trial_inputs
 from fl.seeding import seeded
 from fl.training.dense_cvae import gradient_of
@@ -27,7 +28,7 @@ class GeneratorConfig(RecipeTraining, Settings):
     It uploads ``decoder.*`` or ``cvae.*``, and ``label_counts``.
     """
 
-    model: Annotated[str, OneOf(models.GENERATORS)] = "cvae-small"
+    model: Annotated[str, OneOf(GENERATORS)] = "cvae-small"
     """Generator architecture: cvae-small, cvae-large or cvae-cifar."""
     width: Width = 1.0
     """Factor on channels and hidden units; 1 is the paper's size."""
@@ -71,7 +72,7 @@ class GeneratorConfig(RecipeTraining, Settings):
 
     def check(self, run_spec: RunSpec) -> None:
         """Raises `UserError` if the generator cannot make such images."""
-        models.check_generator(self.model, run_spec.image_shape)
+        check_generator(self.model, run_spec.image_shape)
 
     def upload_bytes(self, run_spec: RunSpec) -> int:
         """Bytes of the weights."""
@@ -89,22 +90,22 @@ class GeneratorConfig(RecipeTraining, Settings):
         trial.check(update, self.upload, *asked)
 
 
-def starting_generator(config: GeneratorConfig, run_spec: RunSpec) -> models.CVAE:
+def starting_generator(config: GeneratorConfig, run_spec: RunSpec) -> CVAE:
     """The weights from which every generator client starts."""
-    return models.copied(_start(config.model, config.width, config.latent, run_spec))
+    return copied(_start(config.model, config.width, config.latent, run_spec))
 
 
-def starting_decoder(config: GeneratorConfig, run_spec: RunSpec) -> models.Decoder:
+def starting_decoder(config: GeneratorConfig, run_spec: RunSpec) -> Decoder:
     """The decoder of :func:`starting_generator`, without the rest of it."""
-    return models.copied(_start(config.model, config.width, config.latent, run_spec).decoder)
+    return copied(_start(config.model, config.width, config.latent, run_spec).decoder)
 
 
 @lru_cache(maxsize=8)
-def _start(name: str, width: float, latent: int, run_spec: RunSpec) -> models.CVAE:
+def _start(name: str, width: float, latent: int, run_spec: RunSpec) -> CVAE:
     """Drawn once per process, in channels-last layout, like a classifier's start."""
     shape, classes = run_spec.image_shape, run_spec.num_classes
     with seeded(run_spec.seed, f"start/{name}"):
-        model = models.build_generator(name, shape, classes, latent=latent, width=width)
+        model = build_generator(name, shape, classes, latent=latent, width=width)
     return model.to(memory_format=torch.channels_last)
 
 
@@ -116,7 +117,7 @@ def _trial(
     what it is asked."""
     shape, classes = run_spec.image_shape, run_spec.num_classes
     with torch.device("meta"):
-        shell = models.build_generator(
+        shell = build_generator(
             config.model, shape, classes, latent=config.latent, width=config.width
         )
     start = _start(config.model, config.width, config.latent, run_spec)
@@ -124,9 +125,9 @@ def _trial(
     labels = torch.arange(len(codes)) % classes
     if config.upload == "cvae":
         return Trial(shell), extents(start), (trial_inputs(run_spec.inputs), labels, codes)
-    return Trial(shell.decoder), extents(start.decoder), (codes, models.one_hot(labels, classes))
+    return Trial(shell.decoder), extents(start.decoder), (codes, one_hot(labels, classes))
 
 
 def _elbo_losses(model: nn.Module, batch: Batch) -> Tensor:
     logits, mean, log_variance = model(batch["images"], batch["labels"], batch["noise"])
-    return models.elbo_losses(logits, batch["images"], mean, log_variance)
+    return elbo_losses(logits, batch["images"], mean, log_variance)

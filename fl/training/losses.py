@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from fl.errors import UserError, reason_of
 from fl.federation import Batch, RunSpec
-from fl.models import copied
 from fl.models.common import forwards_replaced
+from fl.models.registry import copied
 from fl.seeding import seeded
 
 Losses = Callable[[nn.Module, Batch], Tensor]

@@ -10,7 +10,7 @@ from torch import nn
 from fl.bounds import Count, OneOf, Positive, Width
 from fl.exchange import Tensors, checked, load_prefixed, prefixed
 from fl.federation import TaskInput
-from fl.models import CLASSIFIERS
+from fl.models.registry import CLASSIFIERS
 from fl.training.classifier import (
     Architecture,
     ClassifierConfig,

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fl.federation import Batch, TaskOutput
-from fl.models import copied
 from fl.models.common import AnyDropout
-from fl.models.registry import holds_own
+from fl.models.registry import copied, holds_own
 from fl.seeding import streams_restored
 from fl.torch_internals import onednn_product, shell
 from fl.training.recipe import MeanLoss, Recipe, Step, batches, minimise, optimizer_of, own_steps

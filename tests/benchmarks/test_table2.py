@@ -20,7 +20,7 @@ from table2 import (
 )
 from torch import nn
 
-from fl.models import build_classifier, build_generator
+from fl.models.registry import build_classifier, build_generator
 
 # Parameters and true MACs at latent 20, as measured on the released code's layers.
 SHEET = {

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.models import copied
+from fl.models.registry import copied
 from fl.torch_internals import (
     TESTED_WITH,
     adam_step,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import Fit, FitConfig, FitSpec
-from fl.models import build_classifier, in_fast_layout
+from fl.models.registry import build_classifier, in_fast_layout
 from fl.seeding import seeded
 from fl.training.masks import sample_keys
 from kernels import backends

@@ -8,8 +8,8 @@ from torch import nn
 
 from fl.data.datasets import load
 from fl.errors import UserError
-from fl.models import build_classifier
 from fl.models.ensemble import Ensemble
+from fl.models.registry import build_classifier
 from fl.models.saved import save_model
 from onefold.result import export_model, load_model
 from onefold.runs import main

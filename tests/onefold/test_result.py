@@ -10,7 +10,7 @@ import onefold
 from fl.errors import UserError
 from fl.federation import RunSpec
 from fl.methods.registry import METHODS
-from fl.models import build_classifier
+from fl.models.registry import build_classifier
 from fl.models.saved import save_model
 from fl.training.classifier import ClassifierConfig
 from onefold.methods import OneClassifier

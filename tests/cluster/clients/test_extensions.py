@@ -82,7 +82,7 @@ def built_elsewhere(packed: bytes | None) -> bytes:
     assert packed is not None
     code = (
         "import pickle, sys; from cluster.clients.extensions import add_models; "
-        "from fl.models import build_classifier; add_models(sys.stdin.buffer.read()); "
+        "from fl.models.registry import build_classifier; add_models(sys.stdin.buffer.read()); "
         "print(build_classifier('mine', (1, 2, 2), 3).layers[1].out_features)"
     )
     done = subprocess.run([sys.executable, "-c", code], input=packed, capture_output=True)

@@ -29,7 +29,7 @@ from fl.errors import UserError
 from fl.federation import RunSpec
 from fl.methods.fedmho import FedMHOConfig
 from fl.methods.registry import METHODS
-from fl.models import elbo_losses, one_hot
+from fl.models.architectures.cvaes import elbo_losses, one_hot
 from fl.training.generator import GeneratorConfig, starting_generator
 from tests.fl.methods.tiny import tiny_data
 from tune.options import parse_sweep

@@ -8,7 +8,7 @@ from fl.condensation.task import LocalCondensation
 from fl.data.shard import Shard
 from fl.exchange import prefixed
 from fl.federation import TaskInput
-from fl.models import build_classifier
+from fl.models.registry import build_classifier
 from fl.seeding import seeded
 from tests.fl.toy import PROBLEM, shard, task_input
 

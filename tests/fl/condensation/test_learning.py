@@ -10,7 +10,7 @@ from torch import Tensor, optim
 from fl.condensation.task import LocalCondensation, condense
 from fl.exchange import prefixed
 from fl.federation import TaskInput
-from fl.models import build_classifier
+from fl.models.registry import build_classifier
 from fl.seeding import seeded
 from fl.training.features import features_and_logits
 from fl.training.task import train_many

@@ -25,7 +25,7 @@ from fl.condensation.task import (
 from fl.data.shard import Shard
 from fl.errors import UserError
 from fl.inputs import Inputs
-from fl.models import build_classifier
+from fl.models.registry import build_classifier
 from tests.fl.condensation.condensing import CONFIG, HELD, global_model, inputs
 from tests.fl.toy import CPU, PROBLEM, same_bits, shard
 

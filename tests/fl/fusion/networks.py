@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from fl.federation import Batch
 from fl.fusion.distillation import FusionLoss
 from fl.methods.fedaf import KnowledgeLoss
-from fl.models import build_classifier
 from fl.models.ensemble import Ensemble
+from fl.models.registry import build_classifier
 
 SIZE, CLASSES = 53, 10
 LOSS = FusionLoss(ce_weight=0.5, kd_weight=0.5)

@@ -11,8 +11,8 @@ from fl.federation import RunSpec
 from fl.fusion.inversion import BatchNormDistance, InversionConfig, InversionLoss, Pool, invert
 from fl.methods.co_boosting import CLIP, CoBoostingConfig, hard_sample_loss, perturbed, reweigh
 from fl.methods.dense import DenseConfig, generator_loss
-from fl.models import build_classifier
 from fl.models.ensemble import Ensemble
+from fl.models.registry import build_classifier
 from tests.fl.condensation.waits import GPU, Waits
 from tests.pretended_gpu import pretended_gpus
 

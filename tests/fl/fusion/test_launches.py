@@ -8,7 +8,7 @@ import torch
 
 from fl.fusion.distillation import FusionLoss
 from fl.fusion.fit import Fit, FitConfig, FitSpec
-from fl.models import build_classifier, in_fast_layout
+from fl.models.registry import build_classifier, in_fast_layout
 from tests.fl.operations import launches_of_every_step
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")

@@ -12,7 +12,7 @@ from fl.fusion.distillation import TeacherWeights, agreed_logits
 from fl.fusion.fit import Fit, FitSpec
 from fl.fusion.rank import ASKED
 from fl.fusion.server import SingleServer
-from fl.models import Decoder
+from fl.models.architectures.cvaes import Decoder
 from fl.server import Samples
 from fl.training.generator import starting_generator
 from tests.fl.fusion.serving import CE, CONFIG, TEST, data, model, server

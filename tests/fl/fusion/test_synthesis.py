@@ -25,7 +25,7 @@ from fl.fusion.synthesis import (
     squared_counts,
     truncate_to_bytes,
 )
-from fl.models import Decoder
+from fl.models.architectures.cvaes import Decoder
 from fl.training.generator import starting_generator
 from tests.fl.toy import CPU, GENERATOR, PROBLEM
 

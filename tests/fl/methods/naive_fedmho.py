@@ -15,7 +15,7 @@ from torch import Tensor, nn, optim
 
 from fl.federation import RunSpec, Update
 from fl.methods.fedmho import FedMHOConfig
-from fl.models import build_classifier, build_generator
+from fl.models.registry import build_classifier, build_generator
 from fl.seeding import seed_for
 
 

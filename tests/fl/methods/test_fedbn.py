@@ -11,8 +11,8 @@ from fl.errors import UserError
 from fl.events import Event
 from fl.federation import RunSpec
 from fl.methods.registry import get_method
-from fl.models import build_classifier
 from fl.models.common import norm_names, state_sent
+from fl.models.registry import build_classifier
 from fl.scoring import mean_of, own_evaluation
 from fl.server import Evaluation
 from tests.fl.methods.averaged import (

@@ -21,8 +21,7 @@ from fl.methods.fedcvae import (
 )
 from fl.methods.fedmho import FedMHOConfig
 from fl.methods.uploads import untrained_classifier
-from fl.models import Decoder
-from fl.models.architectures.cvaes import truncate
+from fl.models.architectures.cvaes import Decoder, truncate
 from fl.seeding import seed_for
 from fl.server import Samples
 from fl.training.classifier import ClassifierConfig

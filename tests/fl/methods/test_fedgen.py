@@ -27,8 +27,8 @@ from fl.methods.fedgen import (
     starting_generator,
 )
 from fl.methods.registry import get_method
-from fl.models import build_classifier
 from fl.models.common import state_sent
+from fl.models.registry import build_classifier
 from fl.seeding import in_round, seed_for, torch_generator
 from fl.training.classifier import plain, starting_classifier
 from fl.training.recipe import Recipe

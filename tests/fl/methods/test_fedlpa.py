@@ -30,7 +30,7 @@ from fl.methods.fedlpa import (
     whole,
 )
 from fl.methods.registry import get_method
-from fl.models import build_classifier
+from fl.models.registry import build_classifier
 from fl.rounds import Rounds
 from fl.training.classifier import ClassifierConfig
 from tests.fl.methods.tiny import tiny_data, tiny_federation

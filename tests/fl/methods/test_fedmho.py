@@ -22,7 +22,7 @@ from fl.methods.fedmho import FedMHOConfig, Teacher, assign
 from fl.methods.method import Assignment
 from fl.methods.registry import get_method
 from fl.methods.uploads import load_classifier, untrained_classifier
-from fl.models import Decoder
+from fl.models.architectures.cvaes import Decoder
 from fl.training.generator import GeneratorConfig
 from tests.fl.methods.naive_fedmho import naive_fedmho
 from tests.fl.methods.tiny import TINY, Assign, WatchedServer, changed, tiny_federation

@@ -26,7 +26,7 @@ from fl.methods.fedmho_open import (
     with_mixup,
 )
 from fl.methods.uploads import load_classifier, send_label_counts, untrained_classifier
-from fl.models import Decoder
+from fl.models.architectures.cvaes import Decoder
 from fl.seeding import seed_for
 from fl.server import Outcome
 from tests.fl.methods.naive_fedmho import decoder

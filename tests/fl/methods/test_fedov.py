@@ -14,8 +14,8 @@ from fl.methods import fedov
 from fl.methods.fedov import DRAWS, FedOVConfig, LocalFedOV, answers, destroyed
 from fl.methods.prototypes import assign
 from fl.methods.uploads import untrained_classifier
-from fl.models import build_classifier
 from fl.models.ensemble import Ensemble, OpenVote
+from fl.models.registry import build_classifier
 from fl.models.saved import load_model, save_model
 from fl.seeding import seed_for
 from fl.training.stacked import conflict

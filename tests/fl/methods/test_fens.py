@@ -22,8 +22,8 @@ from fl.methods.fens import (
     train_aggregator,
 )
 from fl.methods.prototypes import all_classifiers
-from fl.models import build_classifier
 from fl.models.ensemble import Aggregator, Ensemble
+from fl.models.registry import build_classifier
 from fl.models.saved import load_model, save_model
 from fl.rounds import Rounds
 from fl.seeding import seed_for

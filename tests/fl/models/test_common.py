@@ -14,9 +14,8 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from fl.errors import UserError
 from fl.exchange import load_prefixed, pack, prefixed, unpack
-from fl.models import build_classifier, copied
 from fl.models.common import AnyBatchNorm, AnyDropout, state_sent
-from fl.models.registry import classifier_bytes, register_model
+from fl.models.registry import build_classifier, classifier_bytes, copied, register_model
 from tests.registries import registries_restored
 
 SHAPE = (1, 8, 8)

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from fl.errors import UserError
-from fl.models import build_classifier, build_generator, copied
 from fl.models.ensemble import Ensemble
+from fl.models.registry import build_classifier, build_generator, copied
 from fl.models.saved import describe, load_model, save_model, save_tensors
 
 

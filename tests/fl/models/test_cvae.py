@@ -7,8 +7,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fl.models import GENERATORS, Decoder, build_generator, elbo_losses, one_hot, sample
-from fl.models.architectures.cvaes import TruncatedDecoder, truncate
+from fl.models.architectures.cvaes import (
+    Decoder,
+    TruncatedDecoder,
+    elbo_losses,
+    one_hot,
+    sample,
+    truncate,
+)
+from fl.models.registry import GENERATORS, build_generator
 
 GRAY, COLOR = (1, 28, 28), (3, 32, 32)
 FORMS = [

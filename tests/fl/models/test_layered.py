@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from fl.errors import UserError
-from fl.models import build_classifier
 from fl.models.common import state_sent
 from fl.models.layered import Layers
+from fl.models.registry import build_classifier
 from fl.training.stacked import Turns, cohort_model
 
 GRAY, COLOR = (1, 28, 28), (3, 32, 32)

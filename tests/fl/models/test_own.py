@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from fl.errors import UserError
 from fl.inputs import Inputs
-from fl.models import CLASSIFIERS, build_classifier, check_classifier
 from fl.models.common import ModelInfo
 from fl.models.own import check_output
-from fl.models.registry import register_model
+from fl.models.registry import CLASSIFIERS, build_classifier, check_classifier, register_model
 from tests.registries import registries_restored
 
 

@@ -5,14 +5,14 @@ import torch
 from table2 import parameters
 
 from fl.errors import UserError
-from fl.models import (
+from fl.models.common import paper_form, scaled, state_sent
+from fl.models.registry import (
     CLASSIFIERS,
     GENERATORS,
     build_classifier,
     build_generator,
     classifier_bytes,
 )
-from fl.models.common import paper_form, scaled, state_sent
 
 GRAY, COLOR = (1, 28, 28), (3, 32, 32)
 PLAIN = ("vgg9", "cnn")  # the deep ones take seconds to build: see architectures/test_deep.py

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fl.federation import Batch
-from fl.models import CVAE, Decoder, build_generator, elbo_losses
-from fl.models.architectures.cvaes import LOGVAR_BOUND, DenseEncoder
+from fl.models.architectures.cvaes import CVAE, LOGVAR_BOUND, Decoder, DenseEncoder, elbo_losses
+from fl.models.registry import build_generator
 from fl.seeding import seeded
 from fl.training.dense_cvae import flattened, gradient_of, parameters_of
 from fl.training.generator import GeneratorConfig

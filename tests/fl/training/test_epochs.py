@@ -16,8 +16,7 @@ from fl.federation import RunSpec, Training
 from fl.fusion.fit import Fit, FitConfig, FitSpec
 from fl.fusion.inversion import DistillationLoss
 from fl.inputs import Inputs
-from fl.models import build_classifier
-from fl.models.registry import register_model, smallest_batch, smallest_batch_of
+from fl.models.registry import build_classifier, register_model, smallest_batch, smallest_batch_of
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
 from fl.training.recipe import cut

@@ -14,8 +14,7 @@ from fl.federation import RunSpec
 from fl.methods.fedgen import LocalFedGen
 from fl.methods.fedproto import LocalFedProto
 from fl.methods.moon import LocalMoon
-from fl.models import build_classifier
-from fl.models.registry import register_model
+from fl.models.registry import build_classifier, register_model
 from fl.training.classifier import ClassifierConfig
 from fl.training.features import features_and_logits, head_of
 from fl.training.stacked import Turns, cohort_model

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fl.errors import UserError
 from fl.exchange import load_prefixed, prefixed
-from fl.models import build_generator
+from fl.models.registry import build_generator
 from tests.fl.toy import GENERATOR, PROBLEM, same_bits, shard, task_input
 from tests.fl.training.local import STILL, train, weights
 

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.models import build_classifier
 from fl.models.ensemble import Ensemble
+from fl.models.registry import build_classifier
 from fl.seeding import seeded
 from fl.training.optimizers import SGD, Adam, Proximal
 from fl.training.recipe import Step, minimise

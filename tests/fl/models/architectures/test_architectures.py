@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torchvision.models import resnet18
 
 from fl.errors import UserError
-from fl.models import build_classifier, build_generator
 from fl.models.architectures.normalised import Block
 from fl.models.architectures.plain import POOLED, VGG9, LeNet
+from fl.models.registry import build_classifier, build_generator
 
 ImageShape = tuple[int, int, int]
 GRAY, COLOR = (1, 28, 28), (3, 32, 32)

@@ -6,7 +6,7 @@ from table2 import parameters
 from torch import nn
 from torchvision import models
 
-from fl.models import build_classifier
+from fl.models.registry import build_classifier
 
 ORIGINALS = {
     "efficientnet-v2": models.efficientnet_v2_s,
