@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from threading import Timer
 
@@ -26,19 +26,6 @@ MOST_NAMED = 5
 """Clients that a line names."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a process runs, as stated by what started it."""
-
-    node: str | None = None
-    """Name of the node; None for this host's."""
-    assigned: Mapping[str, float] | None = None
-    """What a scheduler gave the process."""
-
-
-HERE = Place()
 
 
 LEAST_LIMIT_S = 600.0
@@ -65,13 +52,19 @@ def time_limit(
     return None if rate is None else max(LEAST_LIMIT_S, PATIENCE * rate * work_together(jobs))
 
 
-def run_jobs(jobs: Sequence[Job], train: Split, place: Place = HERE) -> list[bytes]:
+def run_jobs(
+    jobs: Sequence[Job],
+    train: Split,
+    node: str | None = None,
+    assigned: dict[str, float] | None = None,
+) -> list[bytes]:
     """Runs a cohort's jobs on this process's device and packs what each client uploads.
 
     The jobs are of one task, training record and request. The number of threads comes from the
     request, since sums over another number of threads round differently. The note states place,
     time and peak memory. A client's share of the time is by its samples, of the memory an equal
-    one.
+    one. ``node``: where it has another name than this host; ``assigned``: what a scheduler gave
+    the process.
     """
     retain_freed_memory()
     began, begin = time.time(), time.perf_counter()
@@ -88,10 +81,10 @@ def run_jobs(jobs: Sequence[Job], train: Split, place: Place = HERE) -> list[byt
             model=job.client.model,
             seconds=round(seconds_per_sample * len(job.indices), 4),
             span=(began, began + took),
-            node=place.node or socket.gethostname(),
+            node=node or socket.gethostname(),
             device=device.type,
             device_uuid=device_uuid(device),
-            assigned=dict(place.assigned) if place.assigned is not None else None,
+            assigned=assigned,
             peak_bytes=None if peak.bytes is None else peak.bytes // len(jobs),
             cohort=len(jobs),
             stats=output.stats,

@@ -29,7 +29,7 @@ from fl.data.lazy import Lazy
 from fl.errors import UserError, reason_of
 from fl.events import ClientProgress, reported_to
 from fl.exchange import Message
-from fl.executor import Place, run_jobs
+from fl.executor import run_jobs
 from fl.federation import Job, Request
 from fl.process import let_go, return_freed_memory
 
@@ -185,14 +185,13 @@ class ClientActor:
         self._size = size
         train = Split(**dict(zip(COLUMNS, columns, strict=False)))
         assigned = ray.get_runtime_context().get_assigned_resources()
-        # Several of a Slurm job's nodes may share a host.
-        place = Place(node=os.environ.get("SLURMD_NODENAME"), assigned=assigned)
+        node = os.environ.get("SLURMD_NODENAME")  # several of a job's nodes may share a host
         jobs = [each.received() for each in sent]
         packed: list[bytes] = []
         try:
             for first in range(0, len(jobs), size):
                 with capped(jobs[0].client.request), reported_to(self._progress):
-                    packed += run_jobs(jobs[first : first + size], train, place)
+                    packed += run_jobs(jobs[first : first + size], train, node, assigned)
             # Ray writes arrays into its store once; bytes it would pickle first.
             return [np.frombuffer(p, np.uint8) for p in packed]
         finally:
