@@ -6,7 +6,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +29,19 @@ from fl.json_files import SettingValues
 from fl.whole_files import named_errors
 
 
-@dataclass(frozen=True)
-class Scalars:
-    """Figures by tag, as in ``fusion/loss``, all of one step: an epoch or a round."""
-
-    step: int = 0
-    values: Mapping[str, float] = field(default_factory=dict)
-
-
-def scalars_of(event: Event) -> Scalars:
-    """The figures of an epoch at the server, or of a round; none of other events."""
+def scalars_of(event: Event) -> tuple[int, dict[str, float]]:
+    """The number of an epoch at the server or of a round, and its figures by tag, as in
+    ``fusion/loss``; none of other events."""
     match event:
         case Epoch():
             # A fit of a later round goes on where that of the round before ended.
             step = (event.round - 1) * event.epochs + event.epoch
             stage = event.stage
-            return Scalars(step, {f"{stage}/loss": event.loss, f"{stage}/accuracy": event.accuracy})
+            return step, {f"{stage}/loss": event.loss, f"{stage}/accuracy": event.accuracy}
         case RoundEnd():
             seconds = {f"rounds/{part}_seconds": took for part, took in event.took.items()}
-            return Scalars(event.round, {"rounds/accuracy": event.accuracy, **seconds})
-    return Scalars()
+            return event.round, {"rounds/accuracy": event.accuracy, **seconds}
+    return 0, {}
 
 
 def final_figures(result: SettingValues) -> dict[str, float]:
@@ -102,11 +94,11 @@ class TensorBoard:
             self._write(event)
 
     def _write(self, event: Event) -> None:
-        scalars = scalars_of(event)
-        for tag, value in scalars.values.items():
+        step, figures = scalars_of(event)
+        for tag, value in figures.items():
             group, _, name = tag.rpartition("/")
             tag = f"{group}/{self._metric}" if name == "accuracy" else tag
-            self._writer.add_scalar(tag, value, scalars.step)
+            self._writer.add_scalar(tag, value, step)
         match event:
             case RunStart():
                 self._metric = event.metric
@@ -185,13 +177,13 @@ class Wandb:
             settings=wandb.Settings(console="off"),  # the terminal is the run's own
         )
 
-    def log(self, scalars: Scalars) -> None:
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
         """Logs figures by their own epoch or round, not by wandb's count of calls."""
-        group = next(iter(scalars.values)).partition("/")[0]
+        group = next(iter(figures)).partition("/")[0]
         if group not in self._groups:
             self._groups.add(group)
             self._run.define_metric(f"{group}/*", step_metric=f"{group}/step")
-        self._run.log({**scalars.values, f"{group}/step": scalars.step})
+        self._run.log({**figures, f"{group}/step": step})
 
     def finish(self, figures: Mapping[str, float], report: Path) -> None:
         """Writes the summary and the report as an artifact."""
@@ -226,9 +218,9 @@ class Mlflow:
         mlflow.start_run(run_name=run_dir.name)
         mlflow.log_params({name: str(value)[:LONGEST] for name, value in settings.items()})
 
-    def log(self, scalars: Scalars) -> None:
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
         """Logs figures by epoch or round."""
-        self._mlflow.log_metrics(dict(scalars.values), step=scalars.step)
+        self._mlflow.log_metrics(dict(figures), step=step)
 
     def finish(self, figures: Mapping[str, float], report: Path) -> None:
         """Logs the final figures and the report as an artifact."""
@@ -256,8 +248,9 @@ class Tracking:
 
     def __call__(self, event: Event) -> None:
         """Hands the event's figures to all trackers, if it has any."""
-        if (scalars := scalars_of(event)).values:
-            self._each(lambda tracker: tracker.log(scalars))
+        step, figures = scalars_of(event)
+        if figures:
+            self._each(lambda tracker: tracker.log(step, figures))
 
     def finish(self, result: SettingValues, report: Path) -> None:
         """Hands the final figures and the report to all trackers."""

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from cluster.run import curves
 from cluster.run.command_line import parse
-from cluster.run.curves import Scalars, TensorBoard, final_figures, scalars_of
+from cluster.run.curves import TensorBoard, final_figures, scalars_of
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim
 from cluster.run.runner import execute
@@ -41,8 +41,8 @@ class Fake:
     def start(self, run_dir: Path, settings: Mapping[str, object]) -> "Fake":
         return self._note("start", settings)
 
-    def log(self, scalars: Scalars) -> None:
-        self._note("log", scalars.step)
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        self._note("log", step)
 
     def finish(self, figures: Mapping[str, float], report: Path) -> None:
         self._note("finish", report)
@@ -154,13 +154,11 @@ def test_a_wandb_run_is_written_offline(run: Tracked) -> None:
 
 
 def test_an_event_has_its_figures_at_its_own_step() -> None:
-    epoch = scalars_of(EPOCH)
-    assert (epoch.step, epoch.values) == (2, {"kd/loss": 0.5, "kd/accuracy": 0.25})
+    assert scalars_of(EPOCH) == (2, {"kd/loss": 0.5, "kd/accuracy": 0.25})
     took = {"server": 1.5}
     ended = RoundEnd(round=7, rounds=9, took=took, accuracy=0.5, bytes_up=0, bytes_down=0)
-    assert scalars_of(ended).step == 7
-    assert scalars_of(ended).values == {"rounds/accuracy": 0.5, "rounds/server_seconds": 1.5}
-    assert not scalars_of(RunStart()).values
+    assert scalars_of(ended) == (7, {"rounds/accuracy": 0.5, "rounds/server_seconds": 1.5})
+    assert scalars_of(RunStart()) == (0, {})
 
 
 def test_final_figures_are_the_numbers_of_a_result() -> None:
