@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+PROC = Path("/proc")
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """glibc's numbers of the options of ``mallopt``."""
@@ -114,7 +114,7 @@ def peak_memory(device: torch.device) -> Iterator[Peak]:
     before = _reset_high_water()
     yield peak
     if before is not None:
-        peak.bytes = max(0, _status_bytes("VmHWM") - before)
+        peak.bytes = max(0, status_bytes("VmHWM") - before)
 
 
 @lru_cache
@@ -162,14 +162,16 @@ def _libc() -> ctypes.CDLL:
 def _reset_high_water() -> int | None:
     """Sets the kernel's high-water mark to the present use; returns that in bytes, or None."""
     try:
-        CLEAR.write_text("5")
-        return _status_bytes("VmRSS")
+        (PROC / "self" / "clear_refs").write_text("5")
+        return status_bytes("VmRSS")
     except OSError:  # no Linux, or not allowed
         return None
 
 
-def _status_bytes(name: str) -> int:
-    for line in STATUS.read_text().splitlines():
+def status_bytes(name: str, process: int | str = "self") -> int:
+    """An entry of the kernel's status of a process on Linux, such as ``VmRSS``, in bytes; 0 where
+    it has none. Raises `OSError` if the process has ended."""
+    for line in (PROC / str(process) / "status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return 0

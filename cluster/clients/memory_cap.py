@@ -5,11 +5,11 @@ import re
 import resource
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
 from fl.federation import Request
+from fl.process import status_bytes
 
 CUDA_BYTES = 600 * 2**20
 """Memory of a GPU that CUDA itself takes for a process, beside what the allocator hands out: more
@@ -75,10 +75,9 @@ def _data_limit(extra_bytes: int) -> Iterator[None]:
     if not extra_bytes:
         yield
         return
-    found = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    now = int(found.group(1)) * 1024 if found else 0
+    most = status_bytes("VmData") + extra_bytes + SPARE_BYTES
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (now + extra_bytes + SPARE_BYTES, before[1]))
+    resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))
     try:
         yield
     finally:

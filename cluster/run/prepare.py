@@ -15,7 +15,6 @@ from cluster.hardware.inventory import Inventory, main_memory, take_inventory
 from cluster.hardware.private_ray import joined_inventory, refuse_other_systems, refuse_shadows
 from cluster.profiling.requests import Requests, measured, stated
 from cluster.run.options import Launch
-from cluster.run.steps import silent
 from cluster.server.rank_placement import world_size
 from fl.config import RunConfig
 from fl.data.catalogue import load, load_domains, read_again
@@ -265,11 +264,6 @@ class Prepared(Admitted):
     inputs: Mapping[str, Tensor]
     """What the method's ``run`` takes by name, beside clients, server and options."""
 
-    @property
-    def rates(self) -> Mapping[str, float]:
-        """Seconds per sample by model, where one step was measured."""
-        return self.requests.rates
-
 
 def prepare(
     launch: Launch,
@@ -277,7 +271,7 @@ def prepare(
     *,
     drawn: int | None = None,
     measure: bool = True,
-    say: Callable[[str], None] = silent,
+    say: Callable[[str], None] = lambda what: None,
     checked: Callable[[Inventory], None] = lambda inventory: None,
 ) -> Prepared:
     """Reads the data, cuts it among the clients and gives each its assignment.

@@ -87,7 +87,7 @@ def print_plan(prepared: Prepared, console: Console) -> None:
             f"{request.gpus:g}" if inventory.gpus else "none",
             size(request.memory_bytes) if request.memory_bytes else "no limit",
             str(inventory.at_once(client.request)),
-            _expected(client, prepared.rates),
+            _expected(client, prepared.requests.rates),
         )
     console.print(table)
 

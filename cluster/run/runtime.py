@@ -145,7 +145,7 @@ def open_executor(
     """The executor that runs the clients; clients and the server's ranks never run at once."""
     sizes = CohortSizes(store / "cohorts")
     if bundles is None:
-        timeout, rates = machine.client_timeout, prepared.rates
+        timeout, rates = machine.client_timeout, prepared.requests.rates
         yield InProcess(prepared.dataset.train, sizes, timeout=timeout, rates=rates)
         return
     from cluster.clients.executor import RayExecutor
@@ -154,7 +154,7 @@ def open_executor(
         prepared.dataset.train,
         bundles,
         max_actors=machine.max_actors,
-        rates=prepared.rates,
+        rates=prepared.requests.rates,
         timeout=machine.client_timeout,
         before=server.release,
         sizes=sizes,

@@ -69,7 +69,8 @@ def smoke(launch: Launch, prepared: Prepared, early: EarlyRay | None = None) -> 
         quiet = Console(quiet=True)
         result = execute(short, small, Path(folder), quiet, heard.append, early=early, report=False)
     trained = [prepared.members[end.client] for end in heard if isinstance(end, ClientEnd)]
-    alone = [c.training.work(c.num_samples) * prepared.rates[c.model] for c in trained]
+    rates = prepared.requests.rates
+    alone = [c.training.work(c.num_samples) * rates[c.model] for c in trained]
     server = sum(s for part, s in result["seconds"].items() if part not in NOT_OF_SERVER)
     most = launch.max_actors if launch.runtime == "ray" else 1
     at_once = prepared.inventory.of_all_at_once([c.request for c in prepared.members], most)

@@ -63,10 +63,6 @@ def print_text(text: str, console: Console) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def silent(what: str) -> None:
-    """Says nothing."""
-
-
 def ended(work: Callable[[], int | None], goes_on: str = "the same command goes on") -> int:
     """Does the work, says in a line why it ended early, and returns the command's exit status: 0, 1
     it failed, 2 bad input, 130 Ctrl-C. A client's or the server's own error stands above the line.

@@ -3,7 +3,6 @@
 Each runs in a process of its own: its time, memory and bytes are measured.
 """
 
-import re
 import shutil
 import threading
 from collections import Counter
@@ -22,7 +21,7 @@ from cluster.run.options import Launch
 from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import check_place, claimed, differences, existing, locate
 from cluster.run.runtime import EarlyRay
-from cluster.run.steps import Steps, silent
+from cluster.run.steps import Steps
 from cluster.studies.cells import numbers
 from fl.bounds import Count, Settings
 from fl.config import RunConfig
@@ -30,12 +29,12 @@ from fl.data.catalogue import load
 from fl.errors import UserError
 from fl.json_files import JsonObject, read_json, write_json
 from fl.methods.registry import get_method
+from fl.process import status_bytes
 from fl.report.read import client_ends, read_events
 from fl.report.words import size
 
 FILE_BYTES = 4096 * 3
 """Bytes of an update beside its tensors: a header, a checksum's file and a line of events."""
-PROC = Path("/proc")
 EVERY_S = 0.5
 """Seconds between looks at the processes' peaks, which the kernel records while they live."""
 FIGURES = "study.json"
@@ -89,7 +88,7 @@ def parse_study(argv: Sequence[str]) -> tuple[StudyOptions, list[str]]:
 
 
 def cells(
-    options: StudyOptions, launch_arguments: Sequence[str], say: Callable[[str], None] = silent
+    options: StudyOptions, launch_arguments: Sequence[str], say: Callable[[str], None] = print
 ) -> list[StudyRun]:
     """The study's runs, smallest first; each has been prepared once, so that none fails late.
 
@@ -252,9 +251,7 @@ def _clients_processes() -> Iterator[int]:
 def _peak(process: int | str) -> int:
     """Most resident bytes so far; 0 for one that has ended. (psutil gives what is resident now.)"""
     with suppress(OSError):
-        status = (PROC / str(process) / "status").read_text()
-        if found := re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE):
-            return int(found.group(1)) * 1024
+        return status_bytes("VmHWM", process)
     return 0
 
 

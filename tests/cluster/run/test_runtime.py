@@ -140,7 +140,8 @@ def server(*arguments: str, bundles: Any = None) -> Iterator[Server]:
 
 
 def test_without_a_cluster_clients_train_in_this_process(tmp_path: Path) -> None:
-    prepared: Any = SimpleNamespace(dataset=SimpleNamespace(train=split(3, 3, 3)), rates={})
+    own = {"dataset": SimpleNamespace(train=split(3, 3, 3)), "requests": SimpleNamespace(rates={})}
+    prepared: Any = SimpleNamespace(**own)
     job = job_of(where, client(0), range(9))
     here = Machine(runtime="inprocess")
     with server() as one, open_executor(here, prepared, None, one, tmp_path) as executor:
