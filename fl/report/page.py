@@ -3,7 +3,6 @@
 import shlex
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,29 +50,13 @@ Card = tuple[str, str, str]
 """A headline figure: its label, its value, and a note."""
 
 
-@dataclass(frozen=True)
-class Picture:
-    """One figure of the page."""
-
-    file: str
-    title: str
-    caption: str
-    content: bytes
-    kind: str
-    """Its media type."""
-    width: int
-    """In CSS pixels."""
-    wide: bool
-    """Whether it takes the page's whole width."""
-
-
 def write_report(run_dir: Path) -> Path:
     """Draws the figures of a run and writes its report.html; returns the page's path."""
     run = read_run(run_dir)
     with style.own_defaults():
         drawn = list(pictures(run))
     for picture in drawn:
-        _write(run_dir / "plots" / picture.file, picture.content)
+        _write(run_dir / "plots" / picture["file"], picture["content"])
     config = {key: value for key, value in run.config.items() if key != "call"}
     command = f"python -m cluster.launch --config {shlex.quote(str(run_dir / 'config.yaml'))}"
     reached = run.result.get("rounds_to", {}) if run.rounds else {}
@@ -120,21 +103,22 @@ def _write(path: Path, content: bytes) -> None:
     write_atomically(path, content)
 
 
-def pictures(run: RunRecord) -> Iterator[Picture]:
-    """Every picture for which the run has data, in the page's order."""
+def pictures(run: RunRecord) -> Iterator[dict[str, Any]]:
+    """Every picture for which the run has data, in the page's order, as the page shows it: ``kind``
+    is its media type, ``width`` is in CSS pixels, and a ``wide`` one takes the page's width."""
     for name, (title, draw) in FIGURES.items():
         if drawn := draw(run):
             figure, caption = drawn
             png = name in OF_IMAGES
-            yield Picture(
-                file=f"{name}.{'png' if png else 'svg'}",
-                title=title.format(metric=run.metric_name),
-                caption=caption,
-                content=style.png(figure) if png else style.svg(figure),
-                kind="image/png" if png else "image/svg+xml",
-                width=round(100 * figure.get_figwidth()),
-                wide=figure.get_figwidth() > style.HALF + 1,
-            )
+            yield {
+                "file": f"{name}.{'png' if png else 'svg'}",
+                "title": title.format(metric=run.metric_name),
+                "caption": caption,
+                "content": style.png(figure) if png else style.svg(figure),
+                "kind": "image/png" if png else "image/svg+xml",
+                "width": round(100 * figure.get_figwidth()),
+                "wide": figure.get_figwidth() > style.HALF + 1,
+            }
 
 
 def _facts(run: RunRecord) -> list[str]:

@@ -313,7 +313,7 @@ def test_the_page_says_how_near_sent_images_are_to_real_ones(make_scored: MakeRu
 
 
 def shown(run: RunRecord) -> list[str]:
-    return [picture.file for picture in pictures(run)]
+    return [picture["file"] for picture in pictures(run)]
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -339,16 +339,16 @@ def test_pictures_of_many_things_take_the_pages_whole_width() -> None:
         next(pictures(record(result={"per_class_accuracy": [0.5] * n, "accuracy": 0.5})))
         for n in (10, 47)
     )
-    assert (few.wide, many.wide) == (False, True)
-    assert (few.width, many.width) == (500, 1040)
+    assert (few["wide"], many["wide"]) == (False, True)
+    assert (few["width"], many["width"]) == (500, 1040)
 
 
 def test_drawings_are_svg_and_images_are_png_twice_as_large_as_shown(make_run: MakeRun) -> None:
     whole = read_run(make_run())
     *_, time, samples = pictures(replace(whole, accuracy={}, clients=[], partition=None))
-    assert (time.file, time.kind) == ("per_class.svg", "image/svg+xml")
-    assert time.content.startswith(b"<?xml")
-    assert (samples.file, samples.kind) == ("samples.png", "image/png")
-    image = Image.open(io.BytesIO(samples.content), formats=["PNG"])
-    assert image.width == pytest.approx(2 * samples.width, abs=2)
+    assert (time["file"], time["kind"]) == ("per_class.svg", "image/svg+xml")
+    assert time["content"].startswith(b"<?xml")
+    assert (samples["file"], samples["kind"]) == ("samples.png", "image/png")
+    image = Image.open(io.BytesIO(samples["content"]), formats=["PNG"])
+    assert image.width == pytest.approx(2 * samples["width"], abs=2)
     assert np.asarray(image.convert("L")).std() > 1  # something is drawn
