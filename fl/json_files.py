@@ -19,6 +19,15 @@ SettingValues = Mapping[str, Any]
 """Values of settings, by dotted name or nested, as YAML and a sweep have them."""
 
 
+def flatten(values: SettingValues, prefix: str = "") -> JsonObject:
+    """Nested settings by dotted name: ``{"fusion": {"lr": 1}}`` to ``{"fusion.lr": 1}``."""
+    flat: JsonObject = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}".replace("-", "_")
+        flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+    return flat
+
+
 WHOLE_NUMBERS = re.compile(r"\[\n\s+-?\d+(?:,\n\s+-?\d+)*\n\s+\]")
 """Such a list as JSON with indents has it; within a string there is no newline."""
 

@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from cluster.run.command_line import as_arguments, flatten, parse
+from cluster.run.command_line import as_arguments, parse
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared, prepare
 from cluster.run.progress import print_dry_run
@@ -31,7 +31,7 @@ from fl.data.partition_file import save_lists
 from fl.data.shard import Shard
 from fl.errors import UserError, reason_of, unknown
 from fl.events import Event, Listener, RoundEnd
-from fl.json_files import write_json
+from fl.json_files import flatten, write_json
 from fl.methods.method import Method
 from fl.methods.prototypes import PrototypesConfig
 from fl.methods.registry import METHODS, register

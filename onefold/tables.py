@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from cluster.run.command_line import as_arguments, check_run_name, flatten, parse
+from cluster.run.command_line import as_arguments, check_run_name, parse
 from cluster.run.options import Launch
 from cluster.run.run_dir import check_place, locate
 from cluster.studies import suite_runs
@@ -18,7 +18,7 @@ from cluster.studies.suite_runs import earlier, refuse_any, run_each
 from fl.config import RunConfig
 from fl.data.own import as_dataset
 from fl.errors import UserError
-from fl.json_files import JsonObject
+from fl.json_files import JsonObject, flatten
 from onefold.result import Result, plain_torch
 from onefold.running import OBJECTS, OWN, launch_of, refuse_elsewhere, run
 

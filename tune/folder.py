@@ -9,13 +9,13 @@ from typing import Any
 
 import yaml
 
-from cluster.run.command_line import flatten, load_yaml
+from cluster.run.command_line import load_yaml
 from cluster.run.options import Launch
 from cluster.run.run_dir import changes, empty, holds_files, identity_of, locked, nested, versions
 from fl.config import RunConfig
 from fl.data.catalogue import short_name
 from fl.errors import UserError
-from fl.json_files import JsonObject
+from fl.json_files import JsonObject, flatten
 from fl.methods.method import Space
 from fl.whole_files import read_sealed, refused_by_disk, write_atomically, write_sealed
 from tune.options import SweepOptions

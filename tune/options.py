@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cluster.run.command_line import (
-    flatten,
     load_yaml,
     parse,
     parse_record,
@@ -19,7 +18,7 @@ from cluster.run.options import Launch
 from cluster.run.run_dir import nested
 from fl.bounds import Count, OneOf, Positive, Settings, Within
 from fl.errors import UserError, unknown
-from fl.json_files import SettingValues
+from fl.json_files import SettingValues, flatten
 from fl.methods.method import Choice, Distribution, Integers, LogUniform, Space, Uniform
 from fl.methods.registry import get_method
 from tune.trials import derive

@@ -9,13 +9,13 @@ from dataclasses import replace
 from rich.console import Console
 
 from cluster.hardware.inventory import Inventory
-from cluster.run.command_line import as_arguments, flatten, parse
+from cluster.run.command_line import as_arguments, parse
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
 from cluster.run.run_dir import claimed, locate, nested
 from fl.errors import UserError
 from fl.events import Event
-from fl.json_files import JsonObject, SettingValues, read_json_if_whole, write_json
+from fl.json_files import JsonObject, SettingValues, flatten, read_json_if_whole, write_json
 
 UNNEEDED = ("model", "updates")
 """Folders of a finished trial's directory that only another use of its model would need."""

@@ -26,7 +26,6 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rich.console import Console
 
 from cluster.hardware.inventory import Inventory
-from cluster.run.command_line import flatten
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import nested, versions
@@ -35,7 +34,7 @@ from cluster.run.steps import Steps
 from fl.errors import UserError, ended_by, reason_of
 from fl.events import Event
 from fl.federation import Request
-from fl.json_files import JsonObject, write_json
+from fl.json_files import JsonObject, flatten, write_json
 from fl.methods.method import Choice, Distribution, Integers, LogUniform, Space
 from fl.report.words import tally
 from tune.folder import add_seconds, write_configuration

@@ -20,7 +20,7 @@ from fl.bounds import OneOf, bounds_in, check_tree, deferred
 from fl.command import parsed
 from fl.data.catalogue import DatasetName
 from fl.errors import UserError, reason_of, unknown
-from fl.json_files import JsonObject, SettingValues
+from fl.json_files import JsonObject, flatten
 from fl.methods.registry import METHODS, get_method
 from fl.plugins import load_plugin
 from fl.whole_files import no_pipe, printable
@@ -244,15 +244,6 @@ def _settings_of(methods: tuple[str, ...]) -> frozenset[str]:
         for method in methods
         for name, _ in setting_types(GenericAlias(LaunchOptions, (get_method(method).config,)))
     )
-
-
-def flatten(values: SettingValues, prefix: str = "") -> JsonObject:
-    """Nested settings by dotted name: ``{"fusion": {"lr": 1}}`` to ``{"fusion.lr": 1}``."""
-    flat: JsonObject = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}".replace("-", "_")
-        flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
-    return flat
 
 
 def setting_types(record: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -21,14 +21,14 @@ import yaml
 
 from cluster.clients.extensions import users_modules
 from cluster.clients.locks import Locks
-from cluster.run.command_line import CALL, FLATTENED, OWN, RECORDED, flatten, load_mapping
+from cluster.run.command_line import CALL, FLATTENED, OWN, RECORDED, load_mapping
 from cluster.run.options import Launch
 from fl.config import RunConfig
 from fl.data.catalogue import REGISTERED, is_elsewhere, is_path, own_dataset, short_name
 from fl.data.datasets import Dataset, fingerprint
 from fl.data.shard import shard_digest
 from fl.errors import UserError
-from fl.json_files import JsonObject, SettingValues
+from fl.json_files import JsonObject, SettingValues, flatten
 from fl.methods.registry import METHODS
 from fl.methods.registry import OURS as OUR_METHODS
 from fl.models.registry import MODELS, OURS

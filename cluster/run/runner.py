@@ -16,7 +16,6 @@ from torch import nn
 
 from cluster.clients.store import Store
 from cluster.hardware.inventory import usable_cores
-from cluster.run.command_line import flatten
 from cluster.run.curves import TensorBoard, Tracking
 from cluster.run.options import Launch
 from cluster.run.prepare import Prepared
@@ -49,7 +48,7 @@ from fl.exchange import Tensors
 from fl.federation import Client, Request
 from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.server import Server
-from fl.json_files import JsonObject, write_json
+from fl.json_files import JsonObject, flatten, write_json
 from fl.methods.registry import OURS, check_outcome
 from fl.metrics.samples import ask_oracle, measure
 from fl.models.saved import describe, save_model, save_tensors

@@ -29,7 +29,8 @@ def condensed_bytes(dataset: str, classes: float) -> float:
     """Bytes of FedAF's upload: of each class 8-bit condensed images and its number in 64 bits; and
     two matrices of float32, with a row and a column for each class of the data set."""
     info = INFO[dataset]
-    return float(classes * (IPC * np.prod(info.image_shape) + 8) + 2 * 4 * info.num_classes**2)
+    images = IPC * np.prod(info.inputs.shape)
+    return float(classes * (images + 8) + 2 * 4 * info.num_classes**2)
 
 
 def measured(seeds: Sequence[int]) -> list[JsonObject]:
@@ -63,7 +64,7 @@ def upload_of(model: str, dataset: str) -> tuple[int, int]:
     """Parameters of the network, and bytes of what a client of an averaging method uploads."""
     info = INFO[dataset]
     with torch.device("meta"):
-        built = build_classifier(model, info.image_shape, info.num_classes)
+        built = build_classifier(model, info.inputs.image_shape, info.num_classes)
     parameters = sum(p.numel() for p in built.parameters())
     return parameters, sum(t.nbytes for t in built.state_dict().values())
 

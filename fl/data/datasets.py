@@ -144,11 +144,6 @@ class DatasetInfo:
     inputs: Inputs
     targets: Targets | None = None
 
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Channels, height, width."""
-        return self.inputs.image_shape
-
 
 INFO = {
     "digits": DatasetInfo(10, Inputs((1, 28, 28))),

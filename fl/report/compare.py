@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fl.errors import UserError
-from fl.json_files import JsonObject
+from fl.json_files import flatten
 from fl.report import style
 from fl.report.course import STEPS
 from fl.report.page import write_page
@@ -130,7 +130,8 @@ def _differing(groups: Sequence[Group]) -> list[dict[str, str]]:
     found = []
     for group in groups:
         shared = {name: v for name, v in group[0].config.items() if name not in NOT_SHARED}
-        found.append(_flat({**shared, "seed": [_seed(run) for run in group]}))
+        own = flatten({**shared, "seed": [_seed(run) for run in group]})
+        found.append({name: _shown(value) for name, value in own.items()})
     names = dict.fromkeys(name for settings in found for name in settings)
     differ = [n for n in names if len({own[n] for own in found if n in own}) > 1]
     return [
@@ -138,14 +139,6 @@ def _differing(groups: Sequence[Group]) -> list[dict[str, str]]:
         for group, own in zip(groups, found, strict=True)
         if differ
     ]
-
-
-def _flat(values: JsonObject, prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for name, value in values.items():
-        inner = isinstance(value, dict)
-        flat |= _flat(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": _shown(value)}
-    return flat
 
 
 def _shown(value: object) -> str:

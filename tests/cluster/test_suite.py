@@ -8,12 +8,12 @@ from types import GenericAlias
 import pytest
 
 from cluster import suite
-from cluster.run.command_line import as_arguments, flatten, parse, setting_types
+from cluster.run.command_line import as_arguments, parse, setting_types
 from cluster.run.options import LaunchOptions
 from cluster.run.run_dir import claim
 from cluster.studies.cells import TABLES, make
 from cluster.studies.comparison import Cell, Published
-from fl.json_files import write_json
+from fl.json_files import flatten, write_json
 from fl.methods.registry import METHODS
 from tests.cluster.commands import SMALL
 from tests.fl.data.domain_folder import SHADES, tree

@@ -35,7 +35,7 @@ def test_the_configuration_names_data_set_and_folder_together(tmp_path: Path) ->
 def test_the_shape_of_the_task_is_known_without_a_file(name: str) -> None:
     config = RunConfig(dataset=name, seed=7, options=FedMHOConfig())
     spec = config.run_spec
-    assert (spec.image_shape, spec.num_classes) == (INFO[name].image_shape, INFO[name].num_classes)
+    assert (spec.inputs, spec.num_classes) == (INFO[name].inputs, INFO[name].num_classes)
     assert spec.seed == 7
     assert spec.domains == ()
 

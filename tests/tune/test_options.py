@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cluster.run.command_line import flatten
 from cluster.run.options import Launch
 from cluster.run.run_dir import nested
 from fl.errors import UserError
+from fl.json_files import flatten
 from fl.methods.method import Choice, Integers, LogUniform, Uniform
 from fl.methods.registry import METHODS
 from tests.tune.sweeps import write

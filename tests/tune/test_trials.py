@@ -9,14 +9,14 @@ import pytest
 from cluster.hardware.gpus import Gpu
 from cluster.hardware.inventory import Inventory
 from cluster.run import runner
-from cluster.run.command_line import flatten, parse
+from cluster.run.command_line import parse
 from cluster.run.options import Launch
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import nested
 from fl.command import run_command
 from fl.errors import UserError
 from fl.events import Event, RunEnd
-from fl.json_files import read_json, read_json_if_whole, write_json
+from fl.json_files import flatten, read_json, read_json_if_whole, write_json
 from fl.report.__main__ import regenerate
 from tune.trials import FAILURE, RESULT, SETTINGS, derive, run_trial, share_of
 

@@ -20,7 +20,7 @@ def load(
     info, stream = INFO[name], np.random.default_rng(0)
     splits = [
         Split(
-            stream.integers(0, 256, (count, *info.image_shape), dtype=np.uint8),
+            stream.integers(0, 256, (count, *info.inputs.shape), dtype=np.uint8),
             np.arange(count) % info.num_classes,
         )
         for count in (TRAIN, TEST)

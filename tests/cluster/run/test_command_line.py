@@ -12,7 +12,6 @@ from cluster.run import command_line
 from cluster.run.command_line import (
     DEEPEST,
     MOST_BYTES,
-    flatten,
     for_method,
     load_preset,
     parse,
@@ -27,6 +26,7 @@ from cluster.studies.study_runs import parse_study
 from fl.bounds import Settings
 from fl.errors import UserError
 from fl.federation import RunSpec
+from fl.json_files import flatten
 from fl.methods.fedmho import FedMHOConfig
 from fl.methods.registry import METHODS
 from fl.models.architectures.cvaes import elbo_losses, one_hot

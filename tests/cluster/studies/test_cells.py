@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.run.command_line import PRESETS, flatten, parse
+from cluster.run.command_line import PRESETS, parse
 from cluster.studies import cells
 from cluster.studies.cells import DOMAINS_TABLE, TABLES, make
 from cluster.studies.comparison import Figure, Published, as_markdown, published, rows
 from fl.errors import UserError
+from fl.json_files import flatten
 from fl.methods.hfldd import HFLDDConfig
 from fl.methods.registry import METHODS
 from fl.training.classifier import plain

@@ -102,7 +102,7 @@ def test_what_is_known_without_files() -> None:
     assert NAMES[:5] == ("digits", "mnist", "fmnist", "emnist", "svhn")
     assert NAMES[5:] == ("cifar10", "cifar100", "cinic10")
     assert [INFO[name].num_classes for name in NAMES] == [10, 10, 10, 47, 10, 10, 100, 10]
-    assert INFO["svhn"].image_shape == (3, 32, 32)
+    assert INFO["svhn"].inputs.image_shape == (3, 32, 32)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("digits", "cinic10")])
