@@ -9,7 +9,7 @@ as ``sent classifier.conv.weight with NaN``: its caller names the client.
 """
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -28,6 +28,7 @@ from fl.models.common import AnyBatchNorm, state_sent
 from fl.process import threads
 from fl.targets import LARGEST_VALUE, Targets
 
+Key = TypeVar("Key")
 Value = TypeVar("Value")
 Check = Callable[[Update, RunSpec], object]
 """Raises `ValueError` for an update that its method could not use."""
@@ -119,8 +120,8 @@ def _largest(upload: Upload, tensors: Mapping[str, Tensor]) -> dict[str, float]:
 def _check_all(update: Update, upload: Upload, check: Check, run_spec: RunSpec) -> None:
     """By what the method needs of it; raises `ValueError` also for what that does not look at."""
     seen = set[str]()
-    looked = LookedAt(update.tensors, seen)
-    looked.forms = LookedAt(upload.forms, seen)
+    looked = _noting(update.tensors, seen)
+    looked.forms = _noting(upload.forms, seen)
     check(replace(update, tensors=looked), run_spec)
     others = sorted(upload.keys() - seen)
     if others and seen:  # who looks at none says nothing of which there may be
@@ -134,31 +135,40 @@ def largest_values(message: Message) -> dict[str, float]:
     return {n: float(torch.tensor([0.0, *map(extent, message.parts(n))]).max()) for n in floats}
 
 
-class LookedAt(Mapping[str, Value]):
-    """The same mapping; ``seen`` gets the names whose value a check takes.
+class Lazy(Mapping[Key, Value]):
+    """Values that are read when they are asked for, since there may be many. To go through the
+    keys, or to ask whether there is one, reads none."""
 
-    To go through the names, or to ask whether there is one, takes no value.
-    """
+    forms: Mapping[Key, Form]
+    """Of a message's tensors, as of :class:`fl.exchange.Message`."""
 
-    forms: "LookedAt[Form]"
-    """Of tensors, as of :class:`fl.exchange.Message`."""
+    def __init__(self, keys: Iterable[Key], read: Callable[[Key], Value]) -> None:
+        """``read`` gives a key's value."""
+        self._keys, self._read = dict.fromkeys(keys), read
 
-    def __init__(self, values: Mapping[str, Value], seen: set[str]) -> None:
-        self._values, self._seen = values, seen
+    def __getitem__(self, key: Key) -> Value:
+        if key not in self._keys:
+            raise KeyError(key)
+        return self._read(key)
 
-    def __getitem__(self, name: str) -> Value:
-        value = self._values[name]
-        self._seen.add(name)
-        return value
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._values
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._keys)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._keys)
+
+
+def _noting(values: Mapping[str, Value], seen: set[str]) -> Lazy[str, Value]:
+    """The same mapping; ``seen`` gets the names whose value a check takes."""
+
+    def read(name: str) -> Value:
+        seen.add(name)
+        return values[name]
+
+    return Lazy(values, read)
 
 
 def check_values(name: str, tensor: Tensor) -> float:

@@ -1,8 +1,7 @@
 """Makes models of what clients uploaded; each upload is checked before its use."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
-from typing import TypeVar
 
 import numpy as np
 from torch import Tensor, nn
@@ -15,12 +14,9 @@ from fl.fusion.aggregation import AggregationConfig, aggregate_states, average_i
 from fl.fusion.server import Server
 from fl.models.architectures.cvaes import Decoder
 from fl.models.common import load_sent, load_whole, state_sent
-from fl.receiving import askable, check_label_counts, check_model
+from fl.receiving import Lazy, askable, check_label_counts, check_model
 from fl.training.classifier import ClassifierConfig, starting_classifier
 from fl.training.generator import GeneratorConfig, starting_decoder, starting_generator
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 
 MEAN = AggregationConfig()
 
@@ -42,25 +38,6 @@ def untrained_classifier(training: Training, server: Server) -> nn.Module:
         raise TypeError(f"{training.model} is no classifier")
     run_spec = training.answered(server.run_spec)
     return starting_classifier(training, run_spec).to(server.device).eval()
-
-
-class Lazy(Mapping[Key, Value]):
-    """Values that are read when they are asked for, since there may be many."""
-
-    def __init__(self, keys: Iterable[Key], read: Callable[[Key], Value]) -> None:
-        """``read`` gives a key's value."""
-        self._keys, self._read = dict.fromkeys(keys), read
-
-    def __getitem__(self, key: Key) -> Value:
-        if key not in self._keys:
-            raise KeyError(key)
-        return self._read(key)
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._keys)
-
-    def __len__(self) -> int:
-        return len(self._keys)
 
 
 def classifier_tensors(update: Update, expected: Tensors) -> Mapping[str, Tensor]:

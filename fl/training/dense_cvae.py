@@ -182,7 +182,8 @@ class DenseCVAE:
 
     @torch.no_grad()
     def __call__(self, batch: Batch, shares: Tensor | None = None) -> Tensor:
-        """Writes the gradient; returns the losses, (B,), as :func:`fl.models.elbo_losses`.
+        """Writes the gradient; returns the losses, (B,), as
+        :func:`fl.models.architectures.cvaes.elbo_losses`.
 
         Takes images (B, C, H, W) in [0, 1] and labels (B,), or both as ``inputs`` of
         :func:`kernels.cvae.labelled`, and noise (B, latent) ~ N(0, I). Of stacked models all have a
