@@ -7,6 +7,7 @@ direction that changes the ensemble's answer, just before the global model learn
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -59,16 +60,16 @@ class BoostingLessons(Lessons):
     @property
     def memory(self) -> dict[str, Tensor]:
         """The pool's columns, and the ensemble's weights."""
-        return {**self.pool.columns, "weights": self._teacher.weights}
+        return {**self.columns, "weights": self._teacher.weights}
 
     @memory.setter
     def memory(self, memory: dict[str, Tensor]) -> None:
         self._teacher.weights.copy_(memory["weights"])
-        self.pool.columns = {n: column for n, column in memory.items() if n != "weights"}
+        self.columns = {n: column for n, column in memory.items() if n != "weights"}
 
-    def described(self, **figures: float) -> JsonObject:
+    def described(self, **figures: Any) -> JsonObject:
         """With the ensemble's weights."""
-        return self.pool.described(ensemble_weights=self._teacher.weights.tolist(), **figures)
+        return super().described(ensemble_weights=self._teacher.weights.tolist(), **figures)
 
     def epoch(self, number: int) -> Batch:
         """Steps 1 to 4 of an epoch: all but the student's training."""
@@ -84,17 +85,17 @@ class BoostingLessons(Lessons):
             )
             with torch.no_grad():
                 each = self._teacher.each(images).transpose(0, 1)
-            self.pool.add(images=images, labels=labels, member_logits=each)
+            self.add(images=images, labels=labels, member_logits=each)
         self._student.requires_grad_(True)
         if number > 1:
-            reweigh(self._teacher, self.pool, config, number)
+            reweigh(self._teacher, self, config, number)
         return self._perturbed_pool(number)
 
     def _perturbed_pool(self, epoch: int) -> Batch:
         """The pool's images, perturbed, and the ensemble's logits for them."""
         stream = torch_generator(self._server.run_spec.seed, f"perturbation/{epoch}")
         size = self._config.perturbation
-        parts = self.pool.columns["images"].split(ROWS)
+        parts = self.columns["images"].split(ROWS)
         moved = [perturbed(rows, self._teacher, size, stream) for rows in parts]
         with torch.no_grad():
             logits = [self._teacher(rows) for rows in moved]

@@ -28,7 +28,6 @@ from fl.fusion.inversion import (
     invert,
 )
 from fl.fusion.server import Server
-from fl.json_files import JsonObject
 from fl.methods import prototypes
 from fl.methods.method import Assignment, Choice, LogUniform, Method, Spaces, Uniform
 from fl.methods.prototypes import LOCAL, PrototypesConfig, all_classifiers
@@ -82,24 +81,24 @@ def assign(config: PrototypesConfig, num_clients: int, run_spec: RunSpec) -> lis
     return prototypes.assign(config, num_clients, run_spec)
 
 
-class Lessons:
+class Lessons(Pool):
     """Each epoch's data: the pool grows by new images, and the student learns all of it."""
 
     def __init__(
         self, teacher: Ensemble, student: nn.Module, server: Server, config: PooledConfig
     ) -> None:
+        super().__init__(server.run_spec.seed)
         self._teacher, self._student = teacher, student
         self._server, self._config = server, config
-        self.pool = Pool(server.run_spec.seed)
 
     @property
     def memory(self) -> dict[str, Tensor]:
         """The pool's columns."""
-        return self.pool.columns
+        return self.columns
 
     @memory.setter
     def memory(self, columns: dict[str, Tensor]) -> None:
-        self.pool.columns = columns
+        self.columns = columns
 
     def digest(self) -> str:
         """A hash of teachers and settings."""
@@ -108,10 +107,6 @@ class Lessons:
     def epoch(self, number: int) -> Batch:
         """Makes an epoch's images, and returns what the student learns in it."""
         raise NotImplementedError
-
-    def described(self, **figures: float) -> JsonObject:
-        """Fields of the outcome about the images, and further figures."""
-        return self.pool.described(**figures)
 
 
 class DenseLessons(Lessons):
@@ -136,9 +131,9 @@ class DenseLessons(Lessons):
                 device=self._server.device,
             )
             with torch.no_grad():
-                self.pool.add(images=images, labels=labels, teacher_logits=self._teacher(images))
+                self.add(images=images, labels=labels, teacher_logits=self._teacher(images))
         self._student.requires_grad_(True)
-        return {name: self.pool.columns[name] for name in ("images", "teacher_logits")}
+        return {name: self.columns[name] for name in ("images", "teacher_logits")}
 
 
 def run(
