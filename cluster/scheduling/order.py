@@ -16,7 +16,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from heapq import heapify, heappop, heappush
+from heapq import merge
+from math import inf
 from statistics import fmean
 
 from cluster.scheduling.capacity import Bundle, Need, spread_evenly
@@ -117,70 +118,44 @@ class Queue(dict[int, Entry]):
         if not group.members:
             del self._groups[entry.need, entry.model]
 
-    def walk(self, rate: Callable[[str], float], bundles: Sequence[Bundle]) -> "Walk":
-        """The clients by urgency; ``rate``: a model's seconds per unit of work."""
-        return Walk(self, list(self._groups.values()), rate, bundles)
-
-
-class Walk(Iterator[Entry]):
-    """Waiting clients, the most urgent first, equally long ones by id; some may be passed over."""
-
-    def __init__(
+    def walk(
         self,
-        entries: Mapping[int, Entry],
-        groups: Sequence[Group],
         rate: Callable[[str], float],
         bundles: Sequence[Bundle],
-    ) -> None:
-        self._entries, self._groups = entries, groups
-        self._rates = [rate(group.model) for group in groups]
-        seconds = [float(g.total) * r for g, r in zip(groups, self._rates, strict=True)]
-        asked = [(g.need, s) for g, s in zip(groups, seconds, strict=True)]
-        kinds = spread_evenly(bundles, asked)
-        self._scarcest = max(range(len(kinds)), key=kinds.__getitem__)
-        self._as_urgent = kinds[self._scarcest]
-        self._heads: list[tuple[bool, float, int, int, int]] = []
-        """Of each group the next client: rank (not urgent, minus seconds, id), group, position."""
-        for number, group in enumerate(groups):
-            self._push(number, len(group.members) - 1)
-        self._last: tuple[int, int] | None = None
-        """Group and position of the client that was given last."""
+        now: float,
+        latest: Mapping[Need, float],
+    ) -> Iterator[Entry]:
+        """The clients by urgency, equally long ones by id.
 
-    def __next__(self) -> Entry:
-        if self._last:
-            number, position = self._last
-            self._push(number, position - 1)
-        if not self._heads:
-            raise StopIteration
-        _, _, client, number, position = heappop(self._heads)
-        self._last = number, position
-        return self._entries[client]
+        Args:
+            rate: a model's seconds per unit of work.
+            bundles: where there is capacity.
+            now: when a client begins that starts now.
+            latest: those with such a need who would end later are passed over; what is added to it
+                on the way holds for the clients that follow.
+        """
+        groups = list(self._groups.values())
+        rates = [rate(group.model) for group in groups]
+        seconds = [float(g.total) * r for g, r in zip(groups, rates, strict=True)]
+        kinds = spread_evenly(bundles, [(g.need, s) for g, s in zip(groups, seconds, strict=True)])
+        scarcest = max(range(len(kinds)), key=kinds.__getitem__)
 
-    def pass_need(self, need: Need) -> None:
-        """Passes over all that ask for this."""
-        self._heads = [head for head in self._heads if self._groups[head[3]].need != need]
-        heapify(self._heads)
-        if self._last and self._groups[self._last[0]].need == need:
-            self._last = None
+        def ranks(own: Group, rate: float) -> Iterator[tuple[bool, float, int]]:
+            """Of each client in turn: whether it is not urgent, minus its seconds, and its id."""
+            asks, left = own.need[scarcest] > 0, len(own.members)
+            while left:
+                work, negative = own.members[left - 1]
+                takes = work * rate
+                yield not (asks or takes >= kinds[scarcest]), -takes, -negative
+                left -= 1
+                if own.need in latest:
+                    end = latest[own.need]
+                    left = bisect_right(own.members, end, hi=left, key=lambda m: now + m[0] * rate)
 
-    def pass_longer(self, begin: float, end: float) -> None:
-        """Of the group of the client that was given last, passes over all that would begin at
-        ``begin`` and take longer than to ``end``."""
-        assert self._last, "no client was given"
-        number, position = self._last
-        rate, members = self._rates[number], self._groups[number].members
-        fitting = bisect_right(
-            members, end, hi=position, key=lambda member: begin + member[0] * rate
-        )
-        self._last = number, fitting
-
-    def _push(self, number: int, position: int) -> None:
-        """Has the group's client at that position come next; none below 0."""
-        if position >= 0:
-            work, negative = self._groups[number].members[position]
-            seconds = work * self._rates[number]
-            urgent = self._groups[number].need[self._scarcest] > 0 or seconds >= self._as_urgent
-            heappush(self._heads, (not urgent, -seconds, -negative, number, position))
+        for _, minus, client in merge(*map(ranks, groups, rates)):
+            entry = self[client]  # which another of its need may have ruled out meanwhile
+            if now - minus <= latest.get(entry.need, inf):
+                yield entry
 
 
 def _exactly(work: float) -> int | Fraction:

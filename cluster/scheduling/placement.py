@@ -7,9 +7,10 @@ Clients are offered a slot by urgency (:mod:`cluster.scheduling.order`). When th
 nowhere, it gets a reservation, and later ones may pass it as far as that allows.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import inf
 
 from cluster.scheduling.capacity import (
     Bundle,
@@ -189,8 +190,7 @@ class Placement:
     def queue(self) -> list[Entry]:
         """The waiting clients: the one with the reservation, then by urgency."""
         holder = self._holder()
-        walk = self._waiting.walk(self._rates.rate, self._bundles)
-        return holder + [entry for entry in walk if entry not in holder]
+        return holder + [entry for entry in self._walk({}) if entry not in holder]
 
     def start(self) -> tuple[int, Slot] | None:
         """Places the next client; None if no other can start now.
@@ -200,16 +200,16 @@ class Placement:
         """
         if self._most is not None and len(self._running) >= self._most:
             return None
-        walk = self._waiting.walk(self._rates.rate, self._bundles)
-        for entry in chain(self._holder(), walk):
+        latest: dict[Need, float] = {}
+        for entry in chain(self._holder(), self._walk(latest)):
             free = self._free_slots(entry.need)
             if not free:
-                walk.pass_need(entry.need)
+                latest[entry.need] = -inf
                 self._reservation = self._reservation or self._reserve(entry)
             elif slots := [slot for slot in free if self._admits(entry, slot)]:
                 return self._sit(entry, min(slots, key=self._tightness))
             elif self._reservation is not None:
-                walk.pass_longer(self._now, self._reservation.moment)
+                latest[entry.need] = self._reservation.moment
         if self.any_waiting and not self._running:
             raise self._refusal(self.queue()[0])
         return None
@@ -242,6 +242,10 @@ class Placement:
     @property
     def _bundles(self) -> list[Bundle]:
         return [free.bundle for free in self._free.values()]
+
+    def _walk(self, latest: Mapping[Need, float]) -> Iterator[Entry]:
+        """See :meth:`cluster.scheduling.order.Queue.walk`."""
+        return self._waiting.walk(self._rates.rate, self._bundles, self._now, latest)
 
     def _holder(self) -> list[Entry]:
         """The waiting client with the reservation, who is offered a slot first."""

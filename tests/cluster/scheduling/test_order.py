@@ -1,9 +1,11 @@
 """The order in which clients are offered a slot, beside a plain sort of all of them."""
 
+from math import inf
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.scheduling.capacity import Bundle, need_of, spread_evenly
+from cluster.scheduling.capacity import Bundle, Need, need_of, spread_evenly
 from cluster.scheduling.order import Entry, Queue
 from fl.federation import Request
 from tests.cluster.placing import ask, examples
@@ -55,8 +57,7 @@ def test_whoever_came_and_went_the_order_is_that_of_a_plain_sort(
             gone = data.draw(st.sampled_from(sorted(there)))
             queue.remove(gone)
             del there[gone]
-    walk = queue.walk(RATES.__getitem__, BUNDLES)
-    found = [each.client for each in walk]
+    found = [each.client for each in queue.walk(RATES.__getitem__, BUNDLES, 0.0, {})]
     assert len(queue) == len(there)
     assert sorted(found) == sorted(there)
     # Equally long ones of a model without a rate may stand by their work.
@@ -67,10 +68,11 @@ def test_those_that_are_passed_over_are_not_given() -> None:
     narrow = [entry(k, ask(), "m", work) for k, work in enumerate([9, 7, 5, 3])]
     wide = [entry(k, ask(cpus=2), "m", work) for k, work in ((4, 8), (5, 6), (6, 4))]
     queue = queue_of([*narrow, *wide])
-    walk = queue.walk(lambda model: 1.0, BUNDLES)
+    latest: dict[Need, float] = {}
+    walk = queue.walk(lambda model: 1.0, BUNDLES, 10.0, latest)
     assert next(walk).client == 0
-    walk.pass_longer(begin=10.0, end=15.0)  # 1 would end at 17, 2 at 15
+    latest[narrow[0].need] = 15.0  # 1 would end at 17, 2 at 15
     assert [next(walk).client for _ in range(3)] == [4, 5, 2]
-    walk.pass_need(need_of(ask(cpus=2), with_gpus=True))
+    latest[wide[0].need] = -inf
     assert [each.client for each in walk] == [3]
     assert len(queue) == 7
