@@ -11,7 +11,7 @@ themselves is the same whatever is learned of rates. They are kept sorted, and f
 client takes time with the number of such groups, not with that of clients.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -72,27 +72,18 @@ class Group:
         self.need, self.model = need, model
         self.total: int | Fraction = 0
         """Their work together, exactly: so it does not depend on who came and went."""
-        self._members: list[tuple[float, int]] = []
-        self._sorted = True
+        self.members: list[tuple[float, int]] = []
+        """Work and negative id of each, sorted: the last one goes first."""
 
     def add(self, entry: Entry) -> None:
         """Adds a client that waits."""
-        self._members.append((entry.work, -entry.client))
-        self._sorted = False
+        insort(self.members, (entry.work, -entry.client))
         self.total += _exactly(entry.work)
 
     def remove(self, entry: Entry) -> None:
         """Removes a client."""
         del self.members[bisect_left(self.members, (entry.work, -entry.client))]
         self.total -= _exactly(entry.work)
-
-    @property
-    def members(self) -> list[tuple[float, int]]:
-        """Work and negative id of each, sorted: the last one goes first."""
-        if not self._sorted:
-            self._members.sort()
-            self._sorted = True
-        return self._members
 
 
 class Queue(dict[int, Entry]):
