@@ -8,13 +8,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import starmap
-from typing import Literal
+from typing import Literal, TypedDict
 
 import torch
 
 from fl.errors import ClientFailed, ServerFailed, UserError
 from fl.events import ClientDropped, ClientEnd, Events
-from fl.exchange import Message, StoredTensors, Upload, visible
+from fl.exchange import Message, StoredTensors, Tensors, Upload, visible
 from fl.federation import Client, Executor, Job, Memory, Update, UpdateStore
 from fl.receiving import Check, largest_values, outliers, receive
 
@@ -31,6 +31,35 @@ MOST_THREADS = 3
 """To hash and write a small upload takes twice as long as to check it."""
 
 
+class MapOptions(TypedDict, total=False):
+    """Options of :meth:`fl.clients.Clients.map`."""
+
+    only: Iterable[int] | None
+    """Ids of the clients to map over; all without it."""
+    broadcast: Tensors | None
+    """What reaches every chosen client; counts as bytes down."""
+    known: Tensors | None
+    """What the clients have already, such as what they received earlier in this round: it reaches
+    them beside the broadcast, and is not counted."""
+    payloads: Mapping[int, Tensors] | None
+    """What reaches one client each, by id; counts as bytes down, unless it is ``Relayed``."""
+    remember: bool
+    """Whether each client remembers all that its task returns, in place of what it remembered
+    before: its later tasks find it as ``remembered``, wherever they run."""
+    goes_to: Recipient | GoesTo
+    """Whom an upload, or each tensor of it, is for: ``server`` without it, counted in ``bytes_up``;
+    ``test``, what the test needs and the method does not, in ``bytes_for_test``; ``peers``, other
+    clients, which get it as ``Relayed``, in ``bytes_peer``; ``client``, what stays with the client:
+    it is not counted, and the update does not have it."""
+    each: Callable[[Update], object] | None
+    """Is called with each update when it has come, while other clients are at work; in any order.
+    An exception that it raises ends the map."""
+    check: Check | None
+    """What the method needs of each upload, beside what all must be (:mod:`fl.receiving`): raises
+    `ValueError` for one that it could not use, whose client then has failed. Without a task it is
+    the training record's ``check_upload``."""
+
+
 @dataclass(kw_only=True)
 class ClientMap:
     """A map over clients, from its jobs to the updates, and what was counted on the way."""
@@ -45,11 +74,7 @@ class ClientMap:
     on_failure: OnFailure
     dropped: dict[int, str]
     """Reasons by client id; clients that this map drops are added."""
-    goes_to: Recipient | GoesTo = "server"
-    remember: bool = False
-    check: Check | None = None
-    each: Callable[[Update], object] | None = None
-    """See :class:`fl.clients.MapOptions`."""
+    options: MapOptions
     counted: dict[int, Counter[Recipient]] = field(default_factory=dict)
     """Bytes of each client's upload, by whom they are for."""
     memories: dict[int, Memory] = field(default_factory=dict)
@@ -66,7 +91,8 @@ class ClientMap:
         return self._recipient(client, name) == "client"
 
     def _recipient(self, client: Client, name: str) -> Recipient:
-        return self.goes_to if isinstance(self.goes_to, str) else self.goes_to(client, name)
+        goes_to = self.options.get("goes_to", "server")
+        return goes_to if isinstance(goes_to, str) else goes_to(client, name)
 
     @property
     def busy_seconds(self) -> float:
@@ -184,7 +210,7 @@ class ClientMap:
         member, names = self.members[job.client.id], upload.forms
         private = bool(names) and all(self.private(member, name) for name in names)
         began = self._began(job)
-        largest = receive(job, upload, self.check, private=private, began=began)
+        largest = receive(job, upload, self.options.get("check"), private=private, began=began)
         self._largest[job.client.id] = largest
 
     def _began(self, job: Job) -> dict[str, float]:
@@ -224,8 +250,8 @@ class ClientMap:
             )
         )
         update = self._update(client.id, upload, reused=reused)
-        if self.each:
-            self.each(update)
+        if each := self.options.get("each"):
+            each(update)
         return update
 
     def _update(self, k: int, upload: Upload, *, reused: bool) -> Update:
@@ -235,7 +261,7 @@ class ClientMap:
         path = self.store.file(key)
         if path is None and upload.mapped:
             upload = Upload(bytes(upload))  # what is mapped may be gone after its turn
-        if self.remember:
+        if self.options.get("remember"):
             read = partial(stored, self.store, key, k) if path else lambda: upload
             self.memories[k] = Memory(key, read, self._largest[k])
         forms = visible(upload.forms, lambda name: not self.private(member, name))

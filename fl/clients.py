@@ -4,15 +4,15 @@
 that bytes are counted, uploads are stored, and failed clients are recorded (:mod:`fl.client_map`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from typing import TypedDict, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
 import numpy as np
 from torch import Tensor
 
-from fl.client_map import ClientMap, GoesTo, OnFailure, Recipient, drop, stored
+from fl.client_map import ClientMap, MapOptions, OnFailure, drop, stored
 from fl.errors import ClientFailed, UserError
 from fl.events import Events
 from fl.exchange import Tensors, num_bytes, pack
@@ -27,41 +27,12 @@ from fl.federation import (
     Update,
     UpdateStore,
 )
-from fl.receiving import Check, largest_values
+from fl.receiving import largest_values
 from fl.scoring import Build, OwnTests, answered, count_answers, evaluation
 from fl.server import Evaluation
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-
-
-class MapOptions(TypedDict, total=False):
-    """Options of :meth:`Clients.map`."""
-
-    only: Iterable[int] | None
-    """Ids of the clients to map over; all without it."""
-    broadcast: Tensors | None
-    """What reaches every chosen client; counts as bytes down."""
-    known: Tensors | None
-    """What the clients have already, such as what they received earlier in this round: it reaches
-    them beside the broadcast, and is not counted."""
-    payloads: Mapping[int, Tensors] | None
-    """What reaches one client each, by id; counts as bytes down, unless it is :class:`Relayed`."""
-    remember: bool
-    """Whether each client remembers all that its task returns, in place of what it remembered
-    before: its later tasks find it as ``remembered``, wherever they run."""
-    goes_to: Recipient | GoesTo
-    """Whom an upload, or each tensor of it, is for: ``server`` without it, counted in ``bytes_up``;
-    ``test``, what the test needs and the method does not, in ``bytes_for_test``; ``peers``, other
-    clients, which get it as :class:`Relayed`, in ``bytes_peer``; ``client``, what stays with the
-    client: it is not counted, and the update does not have it."""
-    each: Callable[[Update], object] | None
-    """Is called with each update when it has come, while other clients are at work; in any order.
-    An exception that it raises ends the map."""
-    check: Check | None
-    """What the method needs of each upload, beside what all must be (:mod:`fl.receiving`): raises
-    `ValueError` for one that it could not use, whose client then has failed. Without a task it is
-    the training record's ``check_upload``."""
 
 
 class Relayed(dict[str, Tensor]):
@@ -116,6 +87,7 @@ class Clients:
     def train(self, by: Training | None = None, **options: Unpack[MapOptions]) -> list[Update]:
         """Has each client run the task of its training record, or of ``by`` in place of it; else as
         :meth:`map`."""
+        options["check"] = options.get("check") or trained
         return self._map(None, by, options)
 
     def map(self, task: Task, **options: Unpack[MapOptions]) -> list[Update]:
@@ -155,10 +127,7 @@ class Clients:
             events=self._events,
             on_failure=self._on_failure,
             dropped=self.dropped,
-            goes_to=options.get("goes_to", "server"),
-            remember=remember,
-            check=options.get("check") or (trained if task is None else None),
-            each=options.get("each"),
+            options=options,
         )
         with self._events.phase("local"):
             updates = current.collect()

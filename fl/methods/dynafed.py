@@ -188,16 +188,13 @@ def train_on_images(model: nn.Module, data: Batch, server: Server, config: DynaF
     with torch.no_grad(), seeded(server.run_spec.seed, purpose):
         for _ in range(REFRESHED):
             model(images)
-    server.fit(model, data, loss=SoftLabels(), config=config.fit, stage="fusion", tested=False)
+    server.fit(model, data, loss=soft_entropy, config=config.fit, stage="fusion", tested=False)
 
 
-@dataclass(frozen=True)
-class SoftLabels:
+def soft_entropy(model: nn.Module, batch: Batch) -> Tensor:
     """Cross-entropy with soft labels: the mean over samples of -sum_c t_c log s_c."""
-
-    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
-        logits = model(batch["images"])
-        return -(batch["labels"] * logits.log_softmax(1)).sum(1).mean()
+    logits = model(batch["images"])
+    return -(batch["labels"] * logits.log_softmax(1)).sum(1).mean()
 
 
 def assign(config: DynaFedConfig, num_clients: int, run_spec: RunSpec) -> list[Assignment]:

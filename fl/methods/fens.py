@@ -15,14 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fl.bounds import AtLeast, AtMost, Count, Positive, Settings, Within
+from fl.bounds import AtLeast, AtMost, Count, Positive, Settings
 from fl.clients import Clients
 from fl.exchange import check_forms, load_prefixed, prefixed
 from fl.federation import RunSpec, TaskInput, TaskOutput, Update
 from fl.fusion.aggregation import average_into
 from fl.fusion.server import Server
 from fl.methods import fedopt
-from fl.methods.fedopt import FedAdamConfig
+from fl.methods.fedopt import Decay, FedAdamConfig
 from fl.methods.method import Assignment, Choice, Distribution, LogUniform, Method, Spaces
 from fl.methods.prototypes import LOCAL, PrototypesConfig
 from fl.methods.prototypes import assign as assign_prototypes
@@ -34,8 +34,6 @@ from fl.seeding import seeded
 from fl.server import Outcome
 from fl.training.classifier import ClassifierConfig, held_out_rows, plain, starting_classifier
 from fl.training.losses import logits_of
-
-Decay = Annotated[float, Within(0, 1, "[)")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from fl.errors import UserError
 from fl.federation import RunSpec
 from fl.fusion.fit import FitConfig
 from fl.methods import dynafed
-from fl.methods.dynafed import DynaFedConfig, MatchingConfig, SoftLabels, match_trajectory
+from fl.methods.dynafed import DynaFedConfig, MatchingConfig, match_trajectory, soft_entropy
 from fl.training.classifier import ClassifierConfig
 from tests.fl.methods.personal_runs import LOCAL, fedavg, model_of, play
 from tests.fl.toy import same_bits
@@ -54,7 +54,7 @@ def test_soft_labels_that_are_one_hot_give_cross_entropy() -> None:
     logits, labels = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
     batch = {"images": logits, "labels": torch.nn.functional.one_hot(labels, 4).float()}
     expected = torch.nn.functional.cross_entropy(logits, labels)
-    torch.testing.assert_close(SoftLabels()(torch.nn.Identity(), batch), expected)
+    torch.testing.assert_close(soft_entropy(torch.nn.Identity(), batch), expected)
 
 
 def test_a_path_that_is_too_short_is_refused_by_name() -> None:
