@@ -153,8 +153,6 @@ class Placement:
         rates: Mapping[str, float] | None = None,
     ) -> None:
         self._free = {bundle.name: FreeCapacity(bundle) for bundle in bundles}
-        if len(self._free) < len(bundles):
-            raise ValueError(f"two bundles of one name: {[bundle.name for bundle in bundles]}")
         self._with_gpus = any(bundle.gpus for bundle in bundles)
         self._most = most
         self._rates = Rates(rates or {})

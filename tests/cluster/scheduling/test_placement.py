@@ -209,8 +209,3 @@ def test_who_no_longer_fits_anywhere_is_refused_once_the_others_are_done() -> No
     placement.finish(3, 1)
     with pytest.raises(UserError, match=r"client 1 .* fits nowhere"):
         placement.start()
-
-
-def test_bundles_need_names_of_their_own() -> None:
-    with pytest.raises(ValueError, match="of one name"):
-        Placement([bundle(), bundle()])
