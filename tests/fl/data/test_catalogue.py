@@ -21,7 +21,7 @@ def _forget() -> Iterator[None]:
 
 def test_a_registered_data_set_is_known_by_its_name() -> None:
     register_dataset("mine", DATA)
-    assert dataset_info("mine").image_shape == (1, 4, 4)
+    assert dataset_info("mine").inputs.shape == (1, 4, 4)
     assert len(load("mine", Path(), max_train=3).train.labels) == 3
     assert DatasetName().allows("mine")
 
