@@ -7,6 +7,8 @@
 - The file in which a head that chose its own port writes its address: `ray start` only prints it.
 - The methods of Ray's node that start its dashboard, its autoscaler, its server for Ray clients and
   the process that copies workers' output to the driver: no public argument leaves them out.
+- The question by which Ray looks whether its node has started, and the node's processes: nothing
+  public says how long it asks, which is 30 seconds.
 - The path of the script that starts a worker, its arguments, and Ray's own script beside the
   worker's: nothing public has workers forked.
 - The constant by which Ray on Windows keeps to the loopback interface: elsewhere Ray replaces
@@ -27,6 +29,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from importlib.metadata import distribution
@@ -60,6 +63,8 @@ DEFAULTS = {
     "RAY_free_objects_period_milliseconds": "100",
     # Ray's own 15 leaves clients and ranks a thirtieth of what another busy process gets.
     "RAY_worker_niceness": "0",
+    # Until the head's port is known: its own 30 are too short on a busy machine.
+    "RAY_gcs_server_port_wait_time_s": "120",
 }
 """Environment of every process that imports Ray, where the user has not set it."""
 
@@ -67,6 +72,9 @@ DEFAULTS = {
 NOT_NEEDED = ("start_monitor", "start_log_monitor", "start_api_server", "start_ray_client_server")
 """Methods of Ray's node that start the autoscaler, the copier of workers' output, the dashboard,
 and the server for Ray clients, which listens on a fixed port."""
+
+START_S = 120.0
+"""Seconds that a node may take to start."""
 
 OTHER_HOSTS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Environment variable: with ``0`` a node's address is 127.0.0.1, on which all of Ray listens."""
@@ -88,7 +96,7 @@ def start_cluster(
     import ray
 
     require_token()
-    with _only_what_runs_clients(), forked_workers(template), on_loopback():
+    with _only_what_runs_clients(), forked_workers(template), patience(), on_loopback():
         ray.init(
             address="local",
             num_cpus=whole.cpus,  # type: ignore[arg-type]
@@ -210,6 +218,36 @@ def forked_workers(template: Path | None) -> Iterator[None]:
         yield  # the node's process hands the address on
 
 
+@contextlib.contextmanager
+def patience() -> Iterator[None]:
+    """Waits for a node that starts here as long as its process lives, at most :data:`START_S`: on a
+    busy machine Ray's own 30 seconds are too short."""
+    from ray._private import services
+    from ray._private.node import Node
+
+    ask, start = services.get_node, Node.start_raylet
+    nodes = list[Any]()
+
+    def start_with(node: Any, *arguments: Any, **options: Any) -> Any:
+        nodes.append(node)
+        return start(node, *arguments, **options)
+
+    def get_node(*arguments: Any) -> Any:
+        end = time.monotonic() + START_S
+        while True:
+            try:
+                return ask(*arguments)
+            except RuntimeError:  # it is not there yet
+                started = nodes[-1].all_processes.get("raylet") if nodes else None
+                lives = started and started[0].process.poll() is None
+                if not lives or time.monotonic() > end:
+                    raise
+            time.sleep(0.1)
+
+    with _replaced(services, get_node=get_node), _replaced(Node, start_raylet=start_with):
+        yield
+
+
 def raylet_process() -> subprocess.Popen[bytes] | None:
     """The process of this process's own cluster that runs its node; None where Ray does not say."""
     from ray._private.worker import global_worker
@@ -257,6 +295,7 @@ def main() -> None:
         worker_template(OF_A_WORKER) if can_fork() else contextlib.nullcontext() as template,
         _only_what_runs_clients(),
         forked_workers(template),
+        patience(),
     ):
         entry.load()()
 

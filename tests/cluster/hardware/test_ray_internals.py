@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -22,6 +24,7 @@ from cluster.hardware.ray_internals import (
     TOKEN,
     TOKEN_FILE,
     on_loopback,
+    patience,
     published_address,
     require_token,
     start_command,
@@ -183,6 +186,31 @@ def test_environment_variables_are_still_read() -> None:
 def test_what_is_left_out_still_has_its_name() -> None:
     with contract("ray", "the methods start_ray_client_server, ... of its node", TESTED_WITH):
         assert all(hasattr(ray._private.node.Node, name) for name in NOT_NEEDED)
+
+
+@pytest.mark.parametrize(("status", "asked"), [(None, 3), (1, 1)], ids=["alive", "dead"])
+def test_a_node_that_starts_is_waited_for_while_its_process_lives(
+    status: int | None, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def ask(address: str) -> str:
+        calls.append(address)
+        if len(calls) < 3:
+            raise RuntimeError("it has not registered")
+        return "there"
+
+    process = SimpleNamespace(process=SimpleNamespace(poll=lambda: status))
+    node = SimpleNamespace(all_processes={"raylet": [process]})
+    with contract("ray", "services.get_node and Node.start_raylet", TESTED_WITH):
+        monkeypatch.setattr(ray._private.services, "get_node", ask)
+        monkeypatch.setattr(ray._private.node.Node, "start_raylet", lambda self: None)
+    with patience():
+        ray._private.node.Node.start_raylet(node)
+        with nullcontext() if status is None else pytest.raises(RuntimeError):
+            assert ray._private.services.get_node("address") == "there"
+    assert len(calls) == asked
+    assert ray._private.services.get_node is ask
 
 
 def test_on_loopback_a_node_has_its_address_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
