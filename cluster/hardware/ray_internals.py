@@ -96,7 +96,7 @@ def start_cluster(
     import ray
 
     require_token()
-    with _only_what_runs_clients(), forked_workers(template), patience(), on_loopback():
+    with _only_what_runs_clients(), forked_workers(template), time_to_start(), on_loopback():
         ray.init(
             address="local",
             num_cpus=whole.cpus,  # type: ignore[arg-type]
@@ -219,7 +219,7 @@ def forked_workers(template: Path | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def patience() -> Iterator[None]:
+def time_to_start() -> Iterator[None]:
     """Waits for a node that starts here as long as its process lives, at most :data:`START_S`: on a
     busy machine Ray's own 30 seconds are too short."""
     from ray._private import services
@@ -295,7 +295,7 @@ def main() -> None:
         worker_template(OF_A_WORKER) if can_fork() else contextlib.nullcontext() as template,
         _only_what_runs_clients(),
         forked_workers(template),
-        patience(),
+        time_to_start(),
     ):
         entry.load()()
 

@@ -333,7 +333,9 @@ def _check_transforms(admitted: Admitted, train: Split) -> None:
         raise UserError(f"augment: only classifiers train on it, and {method.name} has none")
     targets = admitted.run_spec.targets
     if augmented and targets and targets.kind == "tokens":
-        log.warning("augment changes samples alone: it must not move what places' classes are of")
+        log.warning(
+            "augment changes samples alone: if it moves pixels, classes at places are wrong"
+        )
 
 
 def _check_tested(run: RunConfig[Any], dataset: Dataset, partition: Partition) -> None:

@@ -201,8 +201,12 @@ def _read(name: str, data: Any) -> Raw:
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         hint = "; give its dataset" if hasattr(data, "dataset") else ""
         raise UserError(f"expected {FORMS}, got {type(data).__name__}{hint}")
-    with streams_restored():
-        _tell_of_left_out(name, data)
+    try:
+        with streams_restored():
+            first = data[0] if len(data) else None
+    except KeyError:  # a data frame has columns
+        raise UserError(f"expected {FORMS}, got {type(data).__name__}") from None
+    _tell_of_left_out(name, first)
     if is_lazy(name, data, _lazy_sample):
         return _read_later(data)
     with all_streams(0):
@@ -329,9 +333,8 @@ def _stacked(images: Sequence[np.ndarray], named: Callable[[int], str] = numbere
     return np.stack(alike)
 
 
-def _tell_of_left_out(name: str, data: Any) -> None:
-    """A warning of columns beside samples and labels, such as the weights of samples."""
-    first = data[0] if len(data) else None
+def _tell_of_left_out(name: str, first: Any) -> None:
+    """A warning of columns of the first sample beside its inputs and label, such as its weight."""
     if isinstance(first, Mapping):
         taken = _column(first, IMAGE_COLUMNS), _column(first, LABEL_COLUMNS)
         others = [str(column) for column in first if column not in taken]

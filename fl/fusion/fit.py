@@ -77,7 +77,7 @@ class FitConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class DecayedFitConfig(FitConfig):
-    """The same with weight decay."""
+    """Training at the server with weight decay."""
 
     weight_decay: NotNegative = 0.0
     """Weight decay of the optimiser."""

@@ -132,11 +132,10 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
             ) from None
     given = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
     # How many places there are the targets say, which whoever trains it knows.
-    if given != (2, num_classes) and (given[:1], given[2:]) != ((2,), (num_classes,)):
+    if len(given) not in (2, 3) or (given[0], given[-1]) != (2, num_classes):
         raise UserError(
-            f"model {info.name} gives {given} for {tried}, "
-            f"expected {(2, num_classes)}: a logit for each class, or each target's value; "
-            f"of tokens (2, places, {num_classes})"
+            f"model {info.name} gives {given} for {tried}, expected {(2, num_classes)}: a logit "
+            f"for each class, or each target's value; of tokens (2, places, {num_classes})"
         )
     if not isinstance(in_training, Tensor | None):
         raise UserError(

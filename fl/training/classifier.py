@@ -191,8 +191,8 @@ class ClassifierConfig(RecipeTraining, Settings):
             return
         if names:
             raise UserError(
-                f"clients are sent {min(names)}, at which their training does not look: weights "
-                "are named classifier.*, as onefold.sent(model) does"
+                f"clients are sent {min(names)}, which their training does not use: name weights "
+                "classifier.*, as onefold.sent(model) does"
             )
         if round == 2:  # said once
             log.warning("clients are sent no weights in round 2, so they begin anew")

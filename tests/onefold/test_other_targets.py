@@ -160,7 +160,7 @@ def test_r2_is_scikit_learns_but_for_whose_variance_it_is() -> None:
 
 def test_what_a_model_of_pixels_is_to_answer_is_said(caplog: pytest.LogCaptureFixture) -> None:
     run("maps", dry_run=True, augment=torch.clone)
-    assert "it must not move what places' classes are of" in caplog.messages.pop()
+    assert "if it moves pixels, classes at places are wrong" in caplog.messages.pop()
     holds = PICTURES, MAPS[1] % 2
     line = r"\(2, 36, 36\) for 2 samples, expected \(2, 36\), as the targets are labels"
     with pytest.raises(onefold.UserError, match=line):

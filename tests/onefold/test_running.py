@@ -104,7 +104,7 @@ def test_weights_that_would_leave_clients_out_of_the_average_are_refused(
 @pytest.mark.parametrize(
     ("sent", "line"),
     [
-        (nn.Module.state_dict, "sent layers.1.bias, at which their training does not look"),
+        (nn.Module.state_dict, "sent layers.1.bias, which their training does not use"),
         (lambda model: {}, "sent no weights in round 2, so they begin anew"),
         (onefold.sent, ""),
     ],

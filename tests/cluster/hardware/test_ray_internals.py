@@ -24,10 +24,10 @@ from cluster.hardware.ray_internals import (
     TOKEN,
     TOKEN_FILE,
     on_loopback,
-    patience,
     published_address,
     require_token,
     start_command,
+    time_to_start,
     token_at_home,
 )
 from tests.contracts import contract
@@ -205,7 +205,7 @@ def test_a_node_that_starts_is_waited_for_while_its_process_lives(
     with contract("ray", "services.get_node and Node.start_raylet", TESTED_WITH):
         monkeypatch.setattr(ray._private.services, "get_node", ask)
         monkeypatch.setattr(ray._private.node.Node, "start_raylet", lambda self: None)
-    with patience():
+    with time_to_start():
         ray._private.node.Node.start_raylet(node)
         with nullcontext() if status is None else pytest.raises(RuntimeError):
             assert ray._private.services.get_node("address") == "there"

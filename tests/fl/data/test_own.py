@@ -224,6 +224,7 @@ def test_a_table_that_was_normalised_on_one_side_alone_is_told(
     ("data", "line"),
     [
         (3, "data x: expected .*, got int"),
+        (pd.DataFrame({"pixel": [1, 2]}), "data x: expected .*, got DataFrame"),
         ({"train": (COLOUR, LABELS)}, "no test in the mapping"),
         ((COLOUR, LABELS[:9]), "20 samples but 9 labels"),
         (((COLOUR, LABELS), (COLOUR[:, :1], LABELS)), "differ in shape"),
