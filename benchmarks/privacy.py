@@ -33,7 +33,7 @@ from fl.executor import InProcess
 from fl.federation import RunSpec, Training
 from fl.json_files import JsonObject
 from fl.methods.registry import get_method
-from fl.privacy.measure import Subject, measure
+from fl.privacy import Subject, measure
 from fl.report.style import MUTED, WIDE, legend_above, quiet
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig

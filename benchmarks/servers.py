@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from cluster.hardware.inventory import take_inventory
-from cluster.server.rank_placement import place_ranks
+from cluster.scheduling.capacity import place_ranks
 from fl.data.shard import Shard
 from fl.events import Events
 from fl.federation import RunSpec

@@ -73,8 +73,8 @@ class RunConfig(Settings, Generic[Options]):
     3.lr=0.01 3.epochs=5."""
     fid: bool = False
     """Also measure how far the synthetic images are from the real training images, by a network of
-    our own (fl/metrics/samples.py); and ask another, trained on the real ones, about the synthetic
-    labels and the method's teacher (fl/metrics/samples.py)."""
+    our own (fl/sample_quality.py); and ask another, trained on the real ones, about the synthetic
+    labels and the method's teacher (fl/sample_quality.py)."""
     tf32: bool = False
     """Round the factors of float32 convolutions and matrix products to TF32, on GPUs that can: in
     all passes of clients and server alike. Faster, and no longer equal to the CPU's to 1e-4."""

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fl.accuracy import answers, scores
 from fl.errors import ClientFailed
 from fl.events import AttemptFailed, Event, Events
 from fl.federation import Executor, Job, TaskInput, TaskOutput
 from fl.json_files import JsonObject
-from fl.metrics.accuracy import answers, scores
 from fl.server import Evaluation
 
 Build = Callable[[TaskInput], nn.Module]

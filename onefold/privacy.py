@@ -15,7 +15,7 @@ from fl.json_files import JsonObject, write_json
 from fl.methods.registry import get_method
 from fl.own_process import run_as_command
 from fl.plugins import load_plugin
-from fl.privacy.measure import Subject, lines, measure
+from fl.privacy import Subject, lines, measure
 from onefold.result import MODEL, load_model, load_result
 
 

@@ -82,7 +82,7 @@ def test_kernels_import_only_torch_and_triton() -> None:
 
 def test_no_arrow_between_wings_runs_backwards() -> None:
     found = {p.parent.name for p in (ROOT / "cluster").glob("*/__init__.py")}
-    assert found == set(WINGS)
+    assert found == {*WINGS} - {"profiling"}  # a module
     for name, path in modules().items():
         package, *wing = name.split(".")[:2]
         if package != "cluster" or not set(wing) & set(WINGS):

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from cluster.hardware.inventory import Inventory, main_memory, take_inventory
 from cluster.hardware.private_ray import joined_inventory, refuse_other_systems, refuse_shadows
-from cluster.profiling.requests import Requests, measured, stated
+from cluster.profiling import Requests, measured, stated
 from cluster.run.options import Launch
-from cluster.server.rank_placement import world_size
+from cluster.scheduling.capacity import world_size
 from fl.config import RunConfig
 from fl.data.catalogue import load, load_domains, read_again
 from fl.data.datasets import NAMES, Dataset, Split, load_auxiliary, subset

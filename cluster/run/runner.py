@@ -50,10 +50,10 @@ from fl.fusion.checkpoints import Checkpoints
 from fl.fusion.server import Server
 from fl.json_files import JsonObject, flatten, write_json
 from fl.methods.registry import OURS, check_outcome
-from fl.metrics.samples import ask_oracle, measure
 from fl.models.saved import describe, save_model, save_tensors
 from fl.report.gallery import gallery
 from fl.rounds import STATE, Metric, Rounds
+from fl.sample_quality import ask_oracle, measure
 from fl.scoring import OwnTests
 from fl.seeding import seeded
 from fl.server import Outcome

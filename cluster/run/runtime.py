@@ -17,7 +17,7 @@ from cluster.hardware.ray_internals import has_ray, on_loopback
 from cluster.hardware.worker_template import can_fork, worker_template
 from cluster.run.options import Machine
 from cluster.run.prepare import Prepared
-from cluster.server.rank_placement import place_ranks, world_size
+from cluster.scheduling.capacity import place_ranks, world_size
 from fl.data.shard import Shard
 from fl.errors import UserError
 from fl.events import Events

@@ -1,6 +1,10 @@
-"""What bundles hold and clients take, in whole units: ten shares of 0.1 fill a GPU exactly."""
+"""What bundles hold, and what clients and the server's ranks take of them.
 
-from collections.abc import Iterable, Iterator, Sequence
+Shares are counted in whole units: ten shares of 0.1 fill a GPU exactly.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from typing import NamedTuple
@@ -161,3 +165,48 @@ def spread_evenly(
         fsum(need[kind] * seconds for need, seconds in jobs) / there[kind] if there[kind] else 0.0
         for kind in range(len(there))
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankPlacement:
+    """The bundle in which a rank runs, with its GPU and threads."""
+
+    bundle: str
+    gpu: str | None
+    """The name of its GPU for ``CUDA_VISIBLE_DEVICES`` on that node; None on cores."""
+    threads: int
+
+
+def place_ranks(
+    bundles: Sequence[Bundle], ranks: int, gpus: Mapping[str, Sequence[str]]
+) -> list[RankPlacement]:
+    """Places each rank: on GPUs where there are any, else on cores, spread evenly.
+
+    Args:
+        bundles: where there is capacity.
+        ranks: how many; if more than GPUs, some share one.
+        gpus: names of each bundle's GPUs.
+    """
+    on_gpus: list[tuple[Bundle, str | None]] = [
+        (bundle, gpu) for bundle in bundles for gpu in gpus.get(bundle.name, ())
+    ]
+    on_cores: list[tuple[Bundle, str | None]] = [(bundle, None) for bundle in bundles]
+    places = on_gpus[:ranks] or on_cores
+    slots = [places[i * len(places) // ranks] for i in range(ranks)]
+    neighbours = Counter(bundle.name for bundle, _ in slots)
+    return [
+        RankPlacement(
+            bundle=bundle.name, gpu=gpu, threads=max(1, int(bundle.cpus) // neighbours[bundle.name])
+        )
+        for bundle, gpu in slots
+    ]
+
+
+def world_size(asked: int | None, gpus: int) -> int:
+    """Number of ranks: as asked, or all GPUs; without GPUs one. Raises `UserError` if more ranks
+    than GPUs are asked for."""
+    if asked is None:
+        return max(1, gpus)
+    if gpus and asked > gpus:
+        raise UserError(f"fusion_ranks must be at most the {gpus} GPUs there are, got {asked}")
+    return asked

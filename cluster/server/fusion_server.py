@@ -12,8 +12,8 @@ import ray
 import torch
 
 from cluster.hardware.bundles import Bundles
+from cluster.scheduling.capacity import RankPlacement
 from cluster.server.rank_group import RankFailed, RankGroup, as_array, as_tensor
-from cluster.server.rank_placement import RankPlacement
 from fl.data.shard import Shard
 from fl.errors import ServerFailed, UserError
 from fl.events import Events, RankFailure

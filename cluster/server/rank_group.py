@@ -23,7 +23,7 @@ from torch import Tensor
 from cluster.clients.extensions import add_models, packed_models, send_methods_by_value
 from cluster.hardware.bundles import Bundles
 from cluster.hardware.private_folders import own_folder
-from cluster.server.rank_placement import RankPlacement
+from cluster.scheduling.capacity import RankPlacement
 from fl.data.shard import Shard
 from fl.federation import RunSpec
 from fl.fusion.fit import FitSpec

@@ -13,6 +13,7 @@ from time import monotonic
 import torch
 from torch import Tensor, nn
 
+from fl.accuracy import answers, confusion, scores
 from fl.data.shard import Shard
 from fl.errors import ServerFailed, UserError
 from fl.federation import Batch, RunSpec
@@ -20,7 +21,6 @@ from fl.fusion.distillation import agreed_logits
 from fl.fusion.fit import Fit, FitSpec, Inference, State
 from fl.fusion.group import Group
 from fl.fusion.synthesis import Draw, Drawn, draw_samples
-from fl.metrics.accuracy import answers, confusion, scores
 from fl.models.architectures.cvaes import Decoder
 from fl.models.registry import in_fast_layout
 from fl.process import threads

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fl.accuracy import accuracies
 from fl.data.shard import Shard
 from fl.errors import ended_by
 from fl.events import Epoch, Events
@@ -26,7 +27,6 @@ from fl.fusion.distillation import TeacherWeights
 from fl.fusion.fit import STATE_FORM, FitConfig, FitSpec, Inference, put_aside
 from fl.fusion.rank import COLUMNS, Rank, Report
 from fl.fusion.synthesis import PIXEL, Draw, Drawn, plan_draws, portions, share_out, still_asked
-from fl.metrics.accuracy import accuracies
 from fl.models.architectures.cvaes import Decoder
 from fl.models.common import digest_of, load_whole
 from fl.seeding import in_round

@@ -35,9 +35,9 @@ from fl.methods.uploads import (
     load_classifier,
     untrained_classifier,
 )
-from fl.metrics.samples import describe_teacher
 from fl.models.architectures.cvaes import Decoder
 from fl.models.registry import CLASSIFIERS
+from fl.sample_quality import describe_teacher
 from fl.seeding import torch_generator
 from fl.server import Outcome, Samples
 from fl.training.classifier import ClassifierConfig

@@ -31,8 +31,8 @@ from fl.fusion.synthesis import label_share
 from fl.methods import fedmho
 from fl.methods.method import Method
 from fl.methods.uploads import ask_label_counts, label_counts_of, load_classifier
-from fl.metrics.samples import describe_teacher
 from fl.models.architectures.cvaes import Decoder
+from fl.sample_quality import describe_teacher
 from fl.seeding import torch_generator
 from fl.server import FitResult, Outcome, Samples
 

@@ -10,7 +10,7 @@ import torch
 from cluster.clients.memory_cap import CUDA_BYTES
 from cluster.hardware.inventory import take_inventory
 from cluster.hardware.private_ray import private_ray
-from cluster.profiling.requests import measured
+from cluster.profiling import measured
 from fl.data.datasets import Split
 from fl.errors import ClientFailed
 from fl.events import Events

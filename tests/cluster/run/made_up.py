@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster.profiling.requests import Requests, stated
+from cluster.profiling import Requests, stated
 from fl.data import datasets
 from fl.data.datasets import INFO, Dataset, Split, subset
 

@@ -10,15 +10,15 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from cluster.profiling.steps import Subject, measure
+from cluster.profiling import Subject, measure
 from cluster.run.command_line import parse
 from cluster.run.prepare import prepare
 from cluster.run.run_dir import claim
 from cluster.run.runner import execute
+from fl import sample_quality
 from fl.events import Epoch, Event
 from fl.exchange import Tensors
 from fl.federation import TaskOutput
-from fl.metrics import samples
 from fl.training import slots
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.gpu
 
 def test_a_run_leaves_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its distances need a data set, a model and what is generated to be in one place."""
-    monkeypatch.setattr(samples, "STEPS", 3)
+    monkeypatch.setattr(sample_quality, "STEPS", 3)
 
     def work(where: Where) -> tuple[Tensors, Tensors, float]:
         root = tmp_path / where.device.type

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from cluster.clients.executor import RayExecutor
 from cluster.hardware.bundles import Bundles, gpu_names, open_bundles
 from cluster.hardware.ray_internals import forked_workers
+from cluster.scheduling.capacity import place_ranks
 from cluster.server import rank_group
 from cluster.server.fusion_server import FusionServer
-from cluster.server.rank_placement import place_ranks
 from fl.errors import ServerFailed, UserError
 from fl.events import Events
 from fl.federation import Batch, Job, Request

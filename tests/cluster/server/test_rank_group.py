@@ -16,6 +16,7 @@ import torch.distributed as dist
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from cluster.hardware.bundles import Bundles
+from cluster.scheduling.capacity import RankPlacement, place_ranks, world_size
 from cluster.server import rank_group
 from cluster.server.rank_group import (
     Keeper,
@@ -26,7 +27,6 @@ from cluster.server.rank_group import (
     as_tensor,
     use_interface_of,
 )
-from cluster.server.rank_placement import RankPlacement, place_ranks, world_size
 from fl.data.shard import Shard
 from fl.errors import UserError
 from fl.fusion.group import PeerLostError

@@ -17,7 +17,7 @@ from fl.server import Samples
 from fl.training.generator import starting_generator
 from tests.fl.fusion.serving import CE, CONFIG, TEST, data, model, server
 from tests.fl.fusion.threads import ThreadServer
-from tests.fl.metrics.test_accuracy import evaluate
+from tests.fl.test_accuracy import evaluate
 from tests.fl.toy import CPU, GENERATOR, PROBLEM, Told, named, same_bits
 
 

@@ -38,7 +38,7 @@ from tests.fl.methods.personal_runs import (
     store,
     train,
 )
-from tests.fl.metrics.test_accuracy import evaluate
+from tests.fl.test_accuracy import evaluate
 from tests.fl.toy import shard, task_input
 
 START = start(settings("fedper"))

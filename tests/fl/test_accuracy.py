@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl.metrics.accuracy import accuracies, answers, confusion
+from fl.accuracy import accuracies, answers, confusion
 from fl.server import Evaluation
 
 CLASSES = 4

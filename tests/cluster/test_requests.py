@@ -5,12 +5,19 @@ from dataclasses import replace
 
 import pytest
 
+from cluster import profiling
 from cluster.clients.memory_cap import CUDA_BYTES
 from cluster.hardware.gpus import Gpu
 from cluster.hardware.inventory import Inventory
-from cluster.profiling import requests
-from cluster.profiling.requests import COHORT, MARGIN, SLACK_BYTES, measured, stated
-from cluster.profiling.steps import Step, Subject
+from cluster.profiling import (
+    COHORT,
+    MARGIN,
+    SLACK_BYTES,
+    Step,
+    Subject,
+    measured,
+    stated,
+)
 from fl.errors import UserError
 from fl.federation import Request, RunSpec
 from fl.methods.method import Assignment
@@ -44,7 +51,7 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             s: Step(peak_bytes=PEAKS[s.training.model], seconds_per_sample=0.5) for s in subjects
         }
 
-    monkeypatch.setattr(requests, "measure_steps", pretend)
+    monkeypatch.setattr(profiling, "measure_steps", pretend)
     return asked
 
 
@@ -90,7 +97,7 @@ def test_a_wave_asks_for_all_of_its_clients_at_once_and_at_most_for_a_card(
             [VGG, *[CVAE] * 300], of_each, PROBLEM, stated, machine(gpus=2)
         ).by_assignment[CVAE]
 
-    monkeypatch.setattr(requests, "measure_steps", pretend)
+    monkeypatch.setattr(profiling, "measure_steps", pretend)
     there = 2**35 - CUDA_BYTES
     need = CUDA_BYTES + MARGIN * (2**31 + 256 * 10 * 784 * 10)
     assert of(10).in_waves
@@ -137,7 +144,7 @@ def test_the_time_of_a_model_is_the_longest_that_a_client_of_it_may_take(
     def pretend(subjects: Iterable[Subject], device: str, *, anew: bool) -> dict[Subject, Step]:
         return {s: Step(peak_bytes=1, seconds_per_sample=1.0 - 0.9 * s.shared) for s in subjects}
 
-    monkeypatch.setattr(requests, "measure_steps", pretend)
+    monkeypatch.setattr(profiling, "measure_steps", pretend)
     for parts in ([CNN, small], [small, CNN]):
         found = measured(parts, [1, 1], PROBLEM, ResourcesConfig(), machine())
         assert found.rates == {"cnn": 1.0}

@@ -12,7 +12,7 @@ from torch import nn
 from fl.data.datasets import Dataset
 from fl.data.shard import Shard
 from fl.federation import Training
-from fl.privacy.measure import (
+from fl.privacy import (
     DRAWN,
     Subject,
     as_bytes,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from torch import Tensor, nn
 
-from cluster.profiling import steps
-from cluster.profiling.steps import Step, Subject, cache_file, measure_steps
+from cluster import profiling
+from cluster.profiling import Step, Subject, cache_file, measure_steps
 from fl.errors import UserError
 from fl.federation import RunSpec
 from fl.inputs import Inputs
@@ -37,7 +37,7 @@ def child(monkeypatch: pytest.MonkeyPatch) -> list[Subject]:
         asked.extend(subjects)
         return [Step(peak_bytes=7, seconds_per_sample=0.5)] * len(subjects)
 
-    monkeypatch.setattr(steps, "_in_child", pretend)
+    monkeypatch.setattr(profiling, "_in_child", pretend)
     return asked
 
 
@@ -128,11 +128,11 @@ def test_what_a_users_model_prints_is_no_measurement() -> None:
 def test_a_step_that_hangs_or_ends_without_a_word_is_one_line_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(steps, "MEASURE", ["sleep", "600"])
+    monkeypatch.setattr(profiling, "MEASURE", ["sleep", "600"])
     with monkeypatch.context() as patch:
-        patch.setattr(steps, "TIMEOUT_S", 0.01)
+        patch.setattr(profiling, "TIMEOUT_S", 0.01)
         with pytest.raises(UserError, match="no answer within"):
             measure_steps([SMALL], "cpu")
-    monkeypatch.setattr(steps, "MEASURE", ["true"])
+    monkeypatch.setattr(profiling, "MEASURE", ["true"])
     with pytest.raises(UserError, match=r"^one step of cnn on 16 samples failed: it was killed"):
         measure_steps([SMALL], "cpu")

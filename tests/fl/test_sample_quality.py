@@ -6,9 +6,9 @@ import torch
 from scipy.linalg import sqrtm
 from torch import Tensor
 
+from fl import sample_quality
 from fl.json_files import JsonObject
-from fl.metrics import samples
-from fl.metrics.samples import (
+from fl.sample_quality import (
     ask,
     ask_oracle,
     describe_oracle,
@@ -68,7 +68,7 @@ def test_a_gpus_features_are_brought_to_the_host() -> None:
 
 def test_labels_are_confirmed_where_they_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """Real images as synthetic ones, of which the second half have wrong labels."""
-    monkeypatch.setattr(samples, "STEPS", 100)
+    monkeypatch.setattr(sample_quality, "STEPS", 100)
     data = tiny_data(train=300, test=100)
     images = torch.from_numpy(data.train.images).float() / 255
     labels = torch.from_numpy(data.train.labels).clone()
@@ -84,7 +84,7 @@ def test_labels_are_confirmed_where_they_are_right(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.gpu
 def test_a_gpus_oracle_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "STEPS", 3)
+    monkeypatch.setattr(sample_quality, "STEPS", 3)
     data = tiny_data(train=48, test=20)
 
     def work(where: Where) -> dict[str, float]:
