@@ -339,13 +339,19 @@ def _check_transforms(admitted: Admitted, train: Split) -> None:
 
 
 def _check_tested(run: RunConfig[Any], dataset: Dataset, partition: Partition) -> None:
-    """Refuses test samples that would change, and warns of those whose class nobody trains on."""
+    """Refuses test samples that would change; warns of those whose class nobody trains on, and
+    where they choose the last round."""
     split = dataset.train if run.scores_clients else dataset.test
     rows: Any = np.concatenate(partition.test) if run.scores_clients else slice(None)
     if _varies(split, rows):
         raise UserError(
             "data: transforms of the data set object would change test samples at random: give "
             "them as augment=, or test data of its own without them"
+        )
+    if run.stop_after and not run.data.validation:
+        log.warning(
+            "stop_after chooses the last round by test samples: with data.validation, such as 0.1, "
+            "held-out training samples choose it"
         )
     trained = partition.counts.sum(0)[split.labels[rows]]
     if not trained.all():

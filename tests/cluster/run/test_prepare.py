@@ -89,6 +89,15 @@ def test_test_samples_of_classes_that_no_client_trains_on_are_counted(
     assert not caplog.messages
 
 
+def test_rounds_that_test_samples_would_end_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    stops = ["--method=fedavg", "--rounds=3", "--stop-after=2", *SMALL]
+    prepare(parse(stops))
+    assert "stop_after chooses the last round by test samples" in caplog.text
+    caplog.clear()
+    prepare(parse([*stops, "--data.validation=0.1"]))
+    assert not caplog.messages
+
+
 SPEC = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 
 
