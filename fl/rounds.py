@@ -25,7 +25,7 @@ from fl.json_files import JsonObject, SettingValues
 from fl.models.common import load_whole
 from fl.models.ensemble import unwrapped
 from fl.seeding import in_round, seed_for, seed_streams
-from fl.server import Evaluation, Outcome
+from fl.server import Evaluation, Outcome, with_figures
 
 log = logging.getLogger(__name__)
 
@@ -168,21 +168,18 @@ class Rounds:
         """The method's outcome: an evaluation per round, and each round's figures."""
         assert self.start is not None, "the rounds were not played"
         evaluations = [r.evaluation for r in self.played]
-        scores = scoring.figures(evaluations)
-        per_round = [_figures(r) for r in self.played]
-        reached = rounds_to([e.accuracy for e in evaluations])
+        own = {
+            **scoring.figures(evaluations),
+            "per_round": [_figures(r) for r in self.played],
+            **({"stopped_after": len(self.played)} if self.stopped else {}),
+            "rounds_to": rounds_to([e.accuracy for e in evaluations]),
+        }
         return Outcome(
             model=model,
             start=self.start,
             epochs=evaluations,
             synthetic=dict(synthetic or {}),
-            figures={
-                **(figures or {}),
-                **scores,
-                "per_round": per_round,
-                **({"stopped_after": len(self.played)} if self.stopped else {}),
-                "rounds_to": reached,
-            },
+            figures=with_figures(own, dict(figures or {})),
         )
 
     def _event(self, model: nn.Module | None) -> RoundEnd:

@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from fl.errors import UserError
 from fl.federation import Batch
 from fl.json_files import JsonObject
 
@@ -99,4 +100,18 @@ class Outcome:
     """Examples of the images that left clients: ``images`` uint8 (n, C, H, W), ``labels`` (n,), and
     ``clients`` (n,), the ids of who sent them. They may be equal to real images."""
     figures: JsonObject = field(default_factory=dict)
-    """Further JSON values for the result."""
+    """Further JSON values for the result, by names that it has not itself."""
+
+
+def with_figures(result: JsonObject, figures: JsonObject) -> JsonObject:
+    """The result with a method's figures.
+
+    Raises:
+        UserError: a figure has the name of one that the result has itself.
+    """
+    if taken := result.keys() & figures.keys():
+        raise UserError(
+            f"a method's figures need other names than {', '.join(sorted(taken))}: the result has "
+            "figures of these names itself"
+        )
+    return result | figures

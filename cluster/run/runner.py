@@ -56,7 +56,7 @@ from fl.rounds import STATE, Metric, Rounds
 from fl.sample_quality import ask_oracle, measure
 from fl.scoring import OwnTests
 from fl.seeding import seeded
-from fl.server import Outcome
+from fl.server import Outcome, with_figures
 from fl.training.private import ACCOUNTANT
 from fl.whole_files import named_errors, no_pipe
 
@@ -292,6 +292,7 @@ def _execute(
         result["placements"] = placements.entries
         if bundles:
             result["makespan"] = placements.makespan(bundles.all)
+        result = with_figures(result, outcome.figures)
         _save(run_dir, prepared, outcome, real_images=launch.report_real_images)
         events.emit(RunEnd(accuracy=result["accuracy"]))
     write_json(run_dir / "result.json", result)
@@ -416,7 +417,6 @@ def _result(
         "seconds": {name: round(s, 3) for name, s in server.events.seconds().items()},
         **_privacy(prepared),
         "partition": {"kind": run.partition.kind, "hash": prepared.partition.digest},
-        **outcome.figures,
         "runtime": launch.runtime,
         "fusion": {"ranks": server.size, "restarts": server.restarts},
         "device": _device_name(server.device),

@@ -140,6 +140,9 @@ def outcome_of(kind: str, model: nn.Module, before: Any, server: Any) -> Any:
         "tensor": onefold.Outcome(
             model=model, start=before, epochs=[after], figures={"x": torch.ones(2)}
         ),
+        "better": onefold.Outcome(
+            model=model, start=before, epochs=[after], figures={"accuracy": 1.1}
+        ),
         "right": onefold.Outcome(model=model, start=before, epochs=[before, after]),
     }[kind]
 
@@ -153,6 +156,7 @@ def outcome_of(kind: str, model: nn.Module, before: Any, server: Any) -> Any:
         ("number", "start must be an evaluation"),
         ("stale", r"its evaluations says \d.\d+, but the model that it returned has 1.0000"),
         ("tensor", "figures cannot be written as JSON"),
+        ("better", "figures need other names than accuracy"),
         ("right", ""),
         ("model", ""),
     ],
