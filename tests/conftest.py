@@ -76,7 +76,8 @@ def pytest_runtest_makereport(
 
 LONGEST = (
     *("tests/tune/", "tests/slurm/", "tests/kernels/test_interpreter.py"),
-    *("tests/benchmarks/test_first_light.py", "tests/test_tutorials.py", "tests/cluster/"),
+    *("tests/benchmarks/test_first_light.py", "tests/test_tutorials.py"),
+    *("tests/fl/methods/test_golden.py", "tests/cluster/"),
 )
 """Files that take minutes: with several processes they go first, in this order, so that none ends
 alone."""
@@ -113,14 +114,14 @@ def marked(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache_home(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache directory of the tests' own, for the commands they run too.
 
     The processes of one session share it: what a step of a model needs, and which fonts there are,
     takes a process seconds to find.
     """
     own = tmp_path_factory.getbasetemp()
-    home = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cache"
+    home = (own.parent if hasattr(pytestconfig, "workerinput") else own) / "cache"
     home.mkdir(exist_ok=True)
     os.environ["XDG_CACHE_HOME"] = str(home)
     return home
