@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Generator, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,13 @@ with suppress(ModuleNotFoundError):
         "no deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
     settings.load_profile("no deadline")
+
+# With each command line tyro reads the sources of its settings anew, half of the time that parsing
+# takes: here it reads each class once.
+with suppress(ImportError, AttributeError):
+    from tyro._docstrings import _ClassTokenization as Sources
+
+    Sources.make = staticmethod(cache(Sources.make))  # type: ignore[method-assign]
 
 # No call of Ray's starts a cluster unasked, which nobody would end: its lines would come into the
 # output of other tests. (Ray reads this when it is imported.)
@@ -68,7 +76,8 @@ def pytest_runtest_makereport(
 
 LONGEST = (
     *("tests/tune/", "tests/slurm/", "tests/kernels/test_interpreter.py"),
-    *("tests/benchmarks/test_first_light.py", "tests/test_tutorials.py", "tests/cluster/"),
+    *("tests/benchmarks/test_first_light.py", "tests/test_tutorials.py"),
+    *("tests/fl/methods/test_golden.py", "tests/cluster/"),
 )
 """Files that take minutes: with several processes they go first, in this order, so that none ends
 alone."""
@@ -105,9 +114,15 @@ def marked(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache directory of the tests' own, for the commands they run too."""
-    home = tmp_path_factory.mktemp("cache")
+def cache_home(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache directory of the tests' own, for the commands they run too.
+
+    The processes of one session share it: what a step of a model needs, and which fonts there are,
+    takes a process seconds to find.
+    """
+    own = tmp_path_factory.getbasetemp()
+    home = (own.parent if hasattr(pytestconfig, "workerinput") else own) / "cache"
+    home.mkdir(exist_ok=True)
     os.environ["XDG_CACHE_HOME"] = str(home)
     return home
 

@@ -16,8 +16,9 @@ import pytest
 
 from cluster.hardware.private_folders import LOCK, temporary_folder
 from cluster.hardware.ray_internals import AUTHENTICATION, DEFAULTS, OTHER_HOSTS, TOKEN
-from tests.cluster.commands import command, environment, kinds
-from tests.cluster.living import wait_for
+from fl.own_process import LAST_RESORT_S
+from tests.cluster.commands import command, environment, events, kinds
+from tests.cluster.living import await_end, wait_for
 from tests.cluster.strangers import Door, answers, doors, environ, family, named, nobody_can
 from tests.waiting import wait_until
 
@@ -26,6 +27,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 UNASKED = "ray::RankActor"
 """Whose ports ask for no token: beside the one of Ray's, a rank has one of gloo's, on the loopback
 interface here. Who connects there without the ranks' secret is no rank (tests/fl/fusion)."""
+PATIENCE = "RAY_gcs_server_port_wait_time_s"
 JOIN = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False); print('in')"
 
 
@@ -45,7 +47,8 @@ class Run:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """At its end the run must be at work still, in spite of all that was tried."""
+    """At its end the run must be at work still, in spite of all that was tried; interrupted then,
+    it leaves no process."""
     root = tmp_path_factory.mktemp("strangers")
     long = ["--name=run", "--fusion-ranks=2", "--fusion.epochs=100000", "--classifier.epochs=3"]
     own = {k: v for k, v in environment().items() if k not in (TOKEN, AUTHENTICATION)}
@@ -71,8 +74,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         done = kinds(folder).count("epoch")
         wait_for(process, lambda: kinds(folder).count("epoch") > done + 2)
         process.send_signal(signal.SIGINT)
+        # It ends itself after LAST_RESORT_S; Ray, were it waited for, would take half a minute.
+        wait_until(lambda: process.poll() is not None, within=LAST_RESORT_S + 20)
         _, complaint = process.communicate()
         assert process.returncode == 130, complaint
+        await_end(there)
+        assert events(folder)  # every line is whole
     finally:
         process.kill()
 
@@ -142,7 +149,8 @@ def resting(run: Run) -> Iterator[None]:
 @pytest.mark.usefixtures("resting")
 def test_ray_lets_nobody_join_without_the_token(run: Run) -> None:
     plain = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    plain |= DEFAULTS | {OTHER_HOSTS: "0", "HOME": "/nonexistent"}
+    # Ray would try once in a second, as long as a head of ours may take to start.
+    plain |= DEFAULTS | {OTHER_HOSTS: "0", "HOME": "/nonexistent", PATIENCE: "3"}
     tries = [
         subprocess.Popen(
             [sys.executable, "-c", JOIN, run.address],

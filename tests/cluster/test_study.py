@@ -7,14 +7,23 @@ from typing import Any
 import pytest
 
 import cluster.study
-from cluster.studies.study_runs import parse_study
+from cluster.studies.study_runs import StudyRun, parse_study, run_cell
 from cluster.study import main
-from tests.cluster.studies.small_study import SMALL, run_undrawn
+from tests.cluster.studies.small_study import SMALL
+from tests.undrawn import WRITE_REPORT, draw_nothing
 
 
 @pytest.fixture(autouse=True)
-def no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster.study, "_in_process", run_undrawn)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cells in this process, and undrawn: each in its own, as the page about many clients has
+    it, imports torch for seconds."""
+
+    def run(cell: StudyRun) -> int:
+        run_cell(cell)
+        return 0
+
+    monkeypatch.setattr(cluster.study, "_run", run)
+    monkeypatch.setattr(WRITE_REPORT, draw_nothing)
 
 
 def study(output_dir: Path, *arguments: str) -> int:
@@ -26,8 +35,6 @@ def figures(output_dir: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.ray
-@pytest.mark.slow
 def test_each_number_of_clients_is_run_once_and_continued_if_interrupted(tmp_path: Path) -> None:
     """With data for each client fixed: the digits have about 1,400 training images."""
     arguments = ("--num-clients=2,5", "--samples-per-client=400")

@@ -16,6 +16,7 @@ from cluster.studies.comparison import Cell, Published
 from fl.json_files import flatten, write_json
 from fl.methods.registry import METHODS
 from tests.cluster.commands import SMALL
+from tests.cluster.run.made_up import measure_nothing
 from tests.fl.data.domain_folder import SHADES, tree
 from tests.undrawn import WRITE_REPORT, draw_nothing
 
@@ -70,11 +71,11 @@ def test_a_dry_run_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.process
 @pytest.mark.usefixtures("tiny_table")
 def test_a_dry_run_at_paper_scale_says_what_the_table_would_take(
-    tmp_path: Path, capsys: pytest.CaptureFixture
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    measure_nothing(monkeypatch)
     asked = ("--scale=paper", "--seeds=3,4", "--dry-run", "--only=*-fedavg")
     assert run_suite(tmp_path, *asked) == 0
     said = capsys.readouterr().out

@@ -138,9 +138,6 @@ def drawing(inputs: TaskInput) -> TaskOutput:
     return TaskOutput(tensors={"drawn": drawn})
 
 
-RAY = [pytest.mark.ray, pytest.mark.slow]
-
-
 def draws(clients: Clients, server: Server, config: Any, rounds: Rounds) -> Outcome:
     """Draws from the global streams, at the server and at the clients."""
     model, drawn = onefold.starting_model(config, server), []
@@ -152,18 +149,14 @@ def draws(clients: Clients, server: Server, config: Any, rounds: Rounds) -> Outc
     return rounds.outcome(model, figures={"drawn": drawn})
 
 
-@pytest.mark.parametrize("runtime", ["inprocess", pytest.param("ray", marks=RAY)])
-def test_what_a_method_and_its_tasks_draw_is_of_seed_round_and_client(runtime: str) -> None:
+def test_what_a_method_and_its_tasks_draw_is_of_seed_round_and_client() -> None:
+    """On Ray: see tests/onefold/test_read_when_needed.py."""
     own = onefold.method("draws")(draws)
     torch.rand(3)  # who has drawn before must not matter
     whole = run("whole", 3, own, output_dir="a").figures["drawn"]
     assert len(set(whole)) == len(whole) == 3 * 7
-    if runtime == "ray":
-        there = run("there", 3, own, output_dir=runtime, runtime=runtime)
-        assert there.figures["drawn"] == whole
-        return
-    run("grown", 2, own, output_dir=runtime, runtime=runtime)
-    grown = run("grown", 3, own, output_dir=runtime, resume=True, runtime=runtime)
+    run("grown", 2, own, output_dir="b")
+    grown = run("grown", 3, own, output_dir="b", resume=True)
     assert grown.figures["drawn"] == whole[-7:]
 
 

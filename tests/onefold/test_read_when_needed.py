@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import onefold
 from fl.methods import moon
+from tests.onefold.test_going_on import draws
 from tests.onefold.test_losses_and_models import weights
 from tests.onefold.test_running import Tiny, blobs
 
@@ -179,10 +180,14 @@ def test_augment_needs_data_that_is_given() -> None:
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_on_ray_each_epoch_is_the_same_as_in_process(tmp_path: Path) -> None:
+def test_on_ray_each_epoch_and_draw_is_the_same_as_in_process(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", Flipped().images.numpy() / 2)
     in_file = (np.load(tmp_path / "x.npy", mmap_mode="r"), Flipped().labels)
-    data = {"items": dict(zip(("train", "test"), both(), strict=True)), "file": in_file}
-    here = run(data, augment=flip, output_dir="here", num_clients=2)
-    there = run(data, augment=flip, output_dir="there", num_clients=2, runtime="ray")
+    items = dict(zip(("train", "test"), both(), strict=True))
+    data = {"items": items, "file": in_file, "again": items}
+    how = {"method": onefold.method("draws")(draws), "rounds": 3, "augment": flip}
+    here = run(data, output_dir="here", **how)
+    there = run(data, output_dir="there", runtime="ray", **how)
     assert torch.equal(weights(here), weights(there))
+    assert len(here.figures["drawn"]) == 3 * 7
+    assert here.figures["drawn"] == there.figures["drawn"]

@@ -282,7 +282,7 @@ def test_the_page_about_a_method_is_25_lines() -> None:
 def test_a_script_elsewhere_runs_its_own_method_on_ray_to_the_bits_of_one_process(
     tmp_path: Path,
 ) -> None:
-    """Beside a cluster.py, which does no harm; on Ray: see tests/cluster/hardware/test_shadows."""
+    """Beside a cluster.py, which does no harm; on Ray: see tests/cluster/run/test_runner."""
     folders = ray, here = tmp_path / "ray", tmp_path / "here"
     for folder in folders:
         folder.mkdir()

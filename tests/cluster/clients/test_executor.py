@@ -104,7 +104,6 @@ def test_progress_is_reported_while_a_client_trains(bundles: Bundles, tmp_path: 
     ]
 
 
-@pytest.mark.slow
 def test_clients_have_processes_with_what_they_asked_for_and_no_more_than_there_is_room(
     bundles: Bundles,
 ) -> None:
@@ -122,7 +121,6 @@ def test_clients_have_processes_with_what_they_asked_for_and_no_more_than_there_
     assert not any(s["cuda"] for s in stats.values())
 
 
-@pytest.mark.slow
 def test_a_failing_client_is_named_with_its_reason(bundles: Bundles) -> None:
     jobs = [job(k, task=fails_on_two) for k in range(4)]
     with pytest.raises(ClientFailed, match=r"client 2 \(cnn\) failed: ArithmeticError: the loss"):
@@ -202,7 +200,6 @@ def test_the_pool_trains_cohorts_to_the_same_bits_as_each_client_alone(bundles: 
     assert sorted(cohorts_as_alone(jobs, results)) == [1, *[2] * 2, *[3] * 3, *[4] * 4]
 
 
-@pytest.mark.slow
 def test_kept_processes_serve_the_next_map_and_end_with_the_executor(bundles: Bundles) -> None:
     def pids(jobs: list[Job]) -> set[float]:
         return {unpack(p)[1]["stats"]["pid"] for p in uploads(executor, jobs).values()}

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import socket
 import stat
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 
 from cluster.hardware import multi_node_ray
 from cluster.hardware.inventory import Inventory
-from cluster.hardware.multi_node_ray import attend, tail
+from cluster.hardware.multi_node_ray import GatheringError, attend, gather, tail
 from fl.errors import UserError
 from tests.cluster.living import await_end, wait_for
 from tests.cluster.strangers import Door, answers, doors
@@ -145,6 +146,9 @@ def test_a_cluster_of_one_node_is_reached_from_this_host_alone(tmp_path: Path) -
     await_end(started)
     assert not (tmp_path / "meeting" / "head.json").exists()
     assert printed.startswith("127.0.0.1:")
+    # What the node offers, but for its object store; not this machine's.
+    (memory,) = map(float, re.findall(r"'memory': ([\d.]+)", printed))
+    assert 0.7 * OWN.memory_bytes <= memory < OWN.memory_bytes
     assert {door.process for door in found} >= {"gcs_server", "raylet"}
     assert not {door for door in found if not door.local}
 
@@ -156,22 +160,32 @@ def test_a_directory_that_others_can_write_to_is_no_meeting_place(tmp_path: Path
         attend(tmp_path, node=1, inventory=OWN)
 
 
-@pytest.mark.ray
-@pytest.mark.slow
-def test_a_node_that_never_joins_is_named_with_its_last_lines(tmp_path: Path) -> None:
-    (tmp_path / "node-1.log").write_text("no space left on device\n")
-    head = start(HEAD, tmp_path, 2, 0, 2)
-    _, complaint = head.communicate()
-    assert head.returncode == 1
-    last = complaint[complaint.index("GatheringError") :]
-    assert "1 of 2 nodes did not join" in last
-    assert "node-1: no space left on device" in last
-    assert (tmp_path / "over").exists()
-
-
 @pytest.fixture
 def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", dict(os.environ))
+
+
+@pytest.mark.usefixtures("own_environment")
+def test_a_node_that_never_joins_is_named_with_its_last_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "node-1.log").write_text("no space left on device\n")
+    there = [{"NodeName": name, "Alive": name == "node-0"} for name in ("node-0", "node-1")]
+    monkeypatch.setattr(multi_node_ray, "JOIN_S", 0.1)
+    monkeypatch.setattr(multi_node_ray, "_start_raylet", lambda *_: None)
+    monkeypatch.setattr(multi_node_ray, "published_address", lambda root: "127.0.0.1:1")
+    monkeypatch.setattr(multi_node_ray, "joined_ray", contextlib.nullcontext)
+    monkeypatch.setattr("ray.nodes", lambda: there)
+    ended: list[bool] = []
+    monkeypatch.setattr(
+        multi_node_ray, "end_descendants", lambda: ended.append((tmp_path / "over").exists())
+    )
+    missing = "1 of 2 nodes did not join .*127.0.0.1:1; .*\nnode-1: no space left on device$"
+    gathered = gather(tmp_path, nodes=2, inventory=OWN)
+    with pytest.raises(GatheringError, match=missing), gathered:
+        pytest.fail("it gave an address before all nodes had joined")
+    assert ended == [True]  # as the other nodes are told
+    assert not (tmp_path / "head.json").exists()
 
 
 @pytest.mark.usefixtures("own_environment")

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 import ray
 import torch
@@ -24,14 +23,12 @@ from cluster.hardware.ray_internals import (
     TOKEN,
     TOKEN_FILE,
     on_loopback,
-    published_address,
     require_token,
     start_command,
     time_to_start,
     token_at_home,
 )
 from tests.contracts import contract
-from tests.waiting import wait_until
 
 MEMORY = 300 * 2**20
 CLUSTER = """
@@ -134,39 +131,6 @@ def test_a_cluster_has_the_memory_and_the_directory_that_ray_init_was_told() -> 
             assert found["niceness"] == 0
         with contract("ray", "a job's _py_driver_sys_path", TESTED_WITH):
             assert found["first for workers"] == ["/first", "/first"]
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_a_head_says_where_it_is_and_what_it_was_told() -> None:
-    command = [
-        *start_command(name="node-7", memory_bytes=MEMORY),
-        *("--head", "--block", "--port=0", "--include-dashboard=false", "--num-cpus=1"),
-        f"--object-store-memory={LEAST_STORE_BYTES}",
-    ]
-    environment = {**os.environ, **DEFAULTS, TOKEN: "a" * 64, AUTHENTICATION: "token"}
-    ask = "import json, ray; ray.init(); print(json.dumps(ray.nodes()))"
-    with own_folder() as root:
-        head = subprocess.Popen(
-            [*command, f"--temp-dir={root}"],
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        family: list[psutil.Process] = []
-        try:
-            with contract("ray", "the file ray_current_cluster", TESTED_WITH):
-                wait_until(lambda: published_address(root))
-                address = published_address(root)
-            family = psutil.Process(head.pid).children(recursive=True)
-            own = {TOKEN: "a" * 64, AUTHENTICATION: "token", "RAY_ADDRESS": str(address)}
-            with contract("ray", "ray start --memory or --node-name", TESTED_WITH):
-                (node,) = json.loads(installed([sys.executable, "-c", ask], **own).stdout)
-                assert (node["NodeName"], node["Resources"]["memory"]) == ("node-7", MEMORY)
-        finally:
-            head.terminate()
-            head.wait()
-            psutil.wait_procs(family, timeout=30)
 
 
 def test_environment_variables_are_still_read() -> None:

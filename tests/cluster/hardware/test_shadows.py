@@ -1,7 +1,9 @@
-"""Files of the user's with the names of Onefold's packages are passed by, in every process."""
+"""Files of the user's with the names of Onefold's packages are passed by, in every process.
+
+In a whole run on Ray: see tests/cluster/run/test_runner.py.
+"""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -51,24 +53,3 @@ def test_a_module_of_ours_is_found_in_a_folder_with_shadows(tmp_path: Path) -> N
     assert subprocess.run(command, cwd=tmp_path, env=environment(), check=False).returncode == 0
     without_us = [part for part in command if part != "-P"]
     assert subprocess.run(without_us, cwd=tmp_path, capture_output=True, check=False).returncode
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_a_whole_run_on_ray_in_a_folder_with_shadows(tmp_path: Path) -> None:
-    for name in ("cluster", "fl", "tune", "slurm", "kernels"):
-        (tmp_path / f"{name}.py").write_text(NOT_OURS)
-    settings = {
-        **{"method": "fedavg", "num-clients": 2, "num-large": 2, "data.max-train": 200},
-        **{"data.max-test": 50, "classifier.epochs": 1, "classifier.width": 0.125, "name": "r"},
-    }
-    arguments = [f"--{name}={value}" for name, value in settings.items()]
-    done = subprocess.run(
-        [Path(sys.executable).with_name("onefold"), "run", *arguments],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "runs/r/result.json").exists()

@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
+from cluster.launch import main
 from cluster.run.command_line import parse
 from cluster.run.prepare import Prepared, prepare
 from cluster.run.run_dir import claim
@@ -36,7 +37,7 @@ from fl.federation import Request
 from fl.fusion import checkpoints
 from fl.json_files import JsonObject, read_json
 from fl.report.read import read_events
-from tests.cluster.commands import launch
+from tests.cluster.commands import here, launch
 from tests.cluster.run.following import many
 from tests.fl.data.fake_files import write_idx_family
 from tests.fl.toy import same_bits
@@ -346,26 +347,31 @@ def test_of_many_rounds_the_last_one_counts() -> None:
     assert placements.makespan([BUNDLE]) == {"seconds": 2.0, "lower_bound": 2.0}
 
 
-# A run's bits do not depend on the variables by which libraries choose their threads.
+# A run's bits do not depend on where it is started, or by which variables libraries choose threads.
 
 
 SMALL = (
-    *("--runtime=inprocess", "--num-clients=2", "--data.max-train=120", "--data.max-test=60"),
+    *("--num-clients=2", "--data.max-train=120", "--data.max-test=60", "--name=run"),
     *("--classifier.epochs=1", "--generator.epochs=1", "--num-samples=200", "--fusion.epochs=2"),
 )
+SHADOWS = ("cluster", "fl", "tune", "slurm", "kernels")
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_the_number_of_threads_is_the_runs_own(tmp_path: Path) -> None:
-    models = set()
-    for threads, runtime in (("1", "inprocess"), ("x", "ray"), (None, "inprocess")):
-        environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
-        if threads is not None:
-            environment["OMP_NUM_THREADS"] = threads
-        folder = tmp_path / f"{threads}"
-        command = [sys.executable, "-m", "cluster.launch", *SMALL, f"--runtime={runtime}"]
-        line = undrawn([*command, f"--output-dir={folder}", "--name=run"])
-        subprocess.run(line, env=environment, check=True)
-        models.add((folder / "run" / "model" / "global.safetensors").read_bytes())
-    assert len(models) == 1
+def test_neither_threads_of_the_environment_nor_shadows_change_a_run(tmp_path: Path) -> None:
+    """In this process, which has one thread; on Ray, beside the user's files with the names of
+    Onefold's packages and where the variable is no number; and where it is not set."""
+    for name in SHADOWS:
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not ours')")
+    unset = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    line = [*SMALL, f"--output-dir={tmp_path / 'here'}", "--runtime=inprocess"]
+    assert here(main, line).returncode == 0
+    onefold = [Path(sys.executable).with_name("onefold"), "run", *SMALL, "--output-dir=ray"]
+    subprocess.run(onefold, cwd=tmp_path, env=unset | {"OMP_NUM_THREADS": "x"}, check=True)
+    line[-2] = f"--output-dir={tmp_path / 'unset'}"
+    alone = undrawn([sys.executable, "-m", "cluster.launch", *line])
+    subprocess.run(alone, env=unset, check=True)
+    runs = [tmp_path / name / "run" for name in ("here", "ray", "unset")]
+    assert len({(run / "model" / "global.safetensors").read_bytes() for run in runs}) == 1
+    assert [read_json(run / "result.json")["runtime"] for run in runs][1] == "ray"

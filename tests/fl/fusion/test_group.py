@@ -36,7 +36,7 @@ LONG_S = 500.0
 """No rank is silent for so long."""
 SEEDED = Lock()
 """Ranks in threads share torch's global stream."""
-CONFIG = FitConfig(epochs=3, lr=2e-3, batch_size=12)  # the last batch has 5 samples
+CONFIG = FitConfig(epochs=2, lr=2e-3, batch_size=12)  # the last batch has 5 samples
 
 
 @dataclass(frozen=True)
