@@ -63,8 +63,6 @@ DEFAULTS = {
     "RAY_free_objects_period_milliseconds": "100",
     # Ray's own 15 leaves clients and ranks a thirtieth of what another busy process gets.
     "RAY_worker_niceness": "0",
-    # Until the head's port is known: its own 30 are too short on a busy machine.
-    "RAY_gcs_server_port_wait_time_s": "120",
 }
 """Environment of every process that imports Ray, where the user has not set it."""
 
@@ -73,8 +71,10 @@ NOT_NEEDED = ("start_monitor", "start_log_monitor", "start_api_server", "start_r
 """Methods of Ray's node that start the autoscaler, the copier of workers' output, the dashboard,
 and the server for Ray clients, which listens on a fixed port."""
 
-START_S = 120.0
+START_S = 120
 """Seconds that a node may take to start."""
+PORT_S = "RAY_gcs_server_port_wait_time_s"
+"""Environment variable: seconds until a head's port is known, and how often who joins tries."""
 
 OTHER_HOSTS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Environment variable: with ``0`` a node's address is 127.0.0.1, on which all of Ray listens."""
@@ -220,8 +220,8 @@ def forked_workers(template: Path | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def time_to_start() -> Iterator[None]:
-    """Waits for a node that starts here as long as its process lives, at most :data:`START_S`: on a
-    busy machine Ray's own 30 seconds are too short."""
+    """Waits for a head that starts here, and for its node as long as that lives, for
+    :data:`START_S` at most: on a busy machine Ray's own 30 seconds are too short."""
     from ray._private import services
     from ray._private.node import Node
 
@@ -244,7 +244,12 @@ def time_to_start() -> Iterator[None]:
                     raise
             time.sleep(0.1)
 
-    with _replaced(services, get_node=get_node), _replaced(Node, start_raylet=start_with):
+    seconds = os.environ.get(PORT_S, f"{START_S}")  # the user's, where it is set
+    with (
+        variable(PORT_S, seconds),
+        _replaced(services, get_node=get_node),
+        _replaced(Node, start_raylet=start_with),
+    ):
         yield
 
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from cluster.hardware.private_folders import LOCK, temporary_folder
-from cluster.hardware.ray_internals import AUTHENTICATION, DEFAULTS, OTHER_HOSTS, TOKEN
+from cluster.hardware.ray_internals import AUTHENTICATION, DEFAULTS, OTHER_HOSTS, PORT_S, TOKEN
 from fl.own_process import LAST_RESORT_S
 from tests.cluster.commands import command, environment, events, kinds
 from tests.cluster.living import await_end, wait_for
@@ -27,7 +27,6 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 UNASKED = "ray::RankActor"
 """Whose ports ask for no token: beside the one of Ray's, a rank has one of gloo's, on the loopback
 interface here. Who connects there without the ranks' secret is no rank (tests/fl/fusion)."""
-PATIENCE = "RAY_gcs_server_port_wait_time_s"
 JOIN = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False); print('in')"
 
 
@@ -149,8 +148,8 @@ def resting(run: Run) -> Iterator[None]:
 @pytest.mark.usefixtures("resting")
 def test_ray_lets_nobody_join_without_the_token(run: Run) -> None:
     plain = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    # Ray would try once in a second, as long as a head of ours may take to start.
-    plain |= DEFAULTS | {OTHER_HOSTS: "0", "HOME": "/nonexistent", PATIENCE: "3"}
+    # By itself Ray tries 20 times, once in a second.
+    plain |= DEFAULTS | {OTHER_HOSTS: "0", "HOME": "/nonexistent", PORT_S: "3"}
     tries = [
         subprocess.Popen(
             [sys.executable, "-c", JOIN, run.address],

@@ -19,6 +19,7 @@ from cluster.hardware.ray_internals import (
     DEFAULTS,
     NOT_NEEDED,
     OTHER_HOSTS,
+    PORT_S,
     TESTED_WITH,
     TOKEN,
     TOKEN_FILE,
@@ -142,7 +143,7 @@ def test_environment_variables_are_still_read() -> None:
         Path(torch.cuda.__file__),
     ]
     read = b"".join(file.read_bytes() for file in files)
-    for name in (*DEFAULTS, TOKEN, TOKEN_FILE, AUTHENTICATION, OTHER_HOSTS):
+    for name in (*DEFAULTS, TOKEN, TOKEN_FILE, AUTHENTICATION, OTHER_HOSTS, PORT_S):
         with contract("ray", f"environment variable {name}", TESTED_WITH):
             assert read.find(name.encode()) >= 0
 
@@ -169,12 +170,15 @@ def test_a_node_that_starts_is_waited_for_while_its_process_lives(
     with contract("ray", "services.get_node and Node.start_raylet", TESTED_WITH):
         monkeypatch.setattr(ray._private.services, "get_node", ask)
         monkeypatch.setattr(ray._private.node.Node, "start_raylet", lambda self: None)
+    monkeypatch.delenv(PORT_S, raising=False)
     with time_to_start():
+        assert os.environ[PORT_S] == "120"
         ray._private.node.Node.start_raylet(node)
         with nullcontext() if status is None else pytest.raises(RuntimeError):
             assert ray._private.services.get_node("address") == "there"
     assert len(calls) == asked
     assert ray._private.services.get_node is ask
+    assert PORT_S not in os.environ  # who joins would try so often
 
 
 def test_on_loopback_a_node_has_its_address_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
