@@ -110,9 +110,9 @@ QUICK = Size(
 class NoStore:
     """Stores nothing: what was trained is in :data:`attacks.Trained`."""
 
-    def key(self, job: Any) -> str:
+    def keys(self, jobs: Mapping[int, Any]) -> dict[int, str]:
         """See :class:`fl.federation.UpdateStore`."""
-        return ""
+        return dict.fromkeys(jobs, "")
 
     def get(self, key: str, client: int) -> None:
         """Nothing."""

@@ -138,6 +138,22 @@ def test_a_memory_changes_what_a_later_task_is_known_by(tmp_path: Path) -> None:
     assert (called(again), again[0].reused) == ({0: 3.0}, False)
 
 
+def test_what_a_method_changes_between_two_maps_of_one_task_makes_other_uploads(
+    tmp_path: Path,
+) -> None:
+    """Else the second map of a round would be given the uploads of the first."""
+    clients, said = federation(stores(tmp_path)), [1.0]
+
+    def says(inputs: TaskInput) -> TaskOutput:
+        return TaskOutput(tensors={"calls": torch.tensor(said)})
+
+    assert called(clients.map(says)) == dict.fromkeys(IDS, 1)
+    said[0] = 2.0
+    assert called(clients.map(says)) == dict.fromkeys(IDS, 2)
+    said[0] = 1.0
+    assert all(update.reused for update in clients.map(says))
+
+
 @pytest.mark.parametrize(
     ("spans", "total"),
     [([], 0), ([(1, 2), (4, 6)], 3), ([(0, 5), (1, 2), (4, 6)], 6), ([(3, 4), (0, 3)], 4)],
