@@ -183,8 +183,8 @@ class ClientMap:
             ]
             for place, reason in outliers(seen).items():
                 k = own[place]
-                if path := self.store.file(self._keys[k]):
-                    path.unlink(missing_ok=True)
+                if path := self.store.file(self._keys[k]):  # which another run may be reading
+                    path.with_suffix(".sha256").unlink(missing_ok=True)
                 failed = ClientFailed(k, self.members[k].model, reason)
                 drop(failed, self.on_failure, self.dropped, self.events)
                 del updates[k]
