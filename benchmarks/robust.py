@@ -110,9 +110,9 @@ QUICK = Size(
 class NoStore:
     """Stores nothing: what was trained is in :data:`attacks.Trained`."""
 
-    def key(self, job: Any) -> str:
+    def keys(self, jobs: Mapping[int, Any]) -> dict[int, str]:
         """See :class:`fl.federation.UpdateStore`."""
-        return ""
+        return dict.fromkeys(jobs, "")
 
     def get(self, key: str, client: int) -> None:
         """Nothing."""
@@ -264,7 +264,9 @@ def accuracy(
     """The last epoch's accuracy of one run."""
     method, size = get_method(name), federation.size
     own = {**RULES, **TEACHERS}[rule]
-    config = replace(settings(method, size), **own, aggregate_liars=options.assumed)
+    config = replace(settings(method, size), **own)
+    if not config.weights_clients:
+        config = replace(config, aggregate_liars=options.assumed)
     outcome = federation.play(method, config, attack, liars(share, size.clients))
     return outcome.epochs[-1].accuracy
 

@@ -47,6 +47,7 @@ def study(options: "StudyOptions", launch_arguments: Sequence[str]) -> int:
     Raises:
         UserError: a run cannot be, or was run with other settings.
     """
+    from cluster.run.run_dir import locked
     from cluster.studies.study_runs import FIGURES, cells, is_finished
 
     console = Console(markup=False)
@@ -55,22 +56,23 @@ def study(options: "StudyOptions", launch_arguments: Sequence[str]) -> int:
             "a study measures memory by what Linux reports of processes: it needs Linux"
         )
     with refused_by_disk(), Steps(console) as say:
-        planned = cells(options, launch_arguments, say)
-    for cell in planned:
-        before = is_finished(cell)
-        if cell.launch.dry_run:
-            print(f"{cell.run_dir}  {'finished' if before else 'to be run'}")
-        elif not before:
+        planned, folder = cells(options, launch_arguments, say), options.output_dir
+        if planned[0].launch.dry_run:
+            for cell in planned:
+                print(f"{cell.run_dir}  {'finished' if is_finished(cell) else 'to be run'}")
+            return 0
+        folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        for cell in (cell for cell in planned if not is_finished(cell)):
             console.rule(cell.run_dir.name)
             console.print("loading torch in a process of its own …", highlight=False)
             if status := _run(cell):
                 hint = f"onefold: {cell.run_dir} is not finished; the same command continues it"
                 print(hint, file=sys.stderr)
                 return status
-    if not planned[0].launch.dry_run:
         from cluster.studies.study_report import write
 
-        write(options.output_dir, [read_json(cell.run_dir / FIGURES) for cell in planned], console)
+        write(folder, [read_json(cell.run_dir / FIGURES) for cell in planned], console)
     return 0
 
 

@@ -81,7 +81,7 @@ class ClientMap:
     """What the clients remember, if they are to."""
 
     def __post_init__(self) -> None:
-        self._keys = {k: self.store.key(job) for k, job in self.jobs.items()}
+        self._keys = self.store.keys(self.jobs)
         self._at_work: list[tuple[float, float]] = []
         self._largest: dict[int, Mapping[str, float]] = {}
         self._sent: dict[int, Mapping[str, float]] = {}
@@ -129,11 +129,9 @@ class ClientMap:
             upload = self.store.get(self._keys[k], k)
             if upload is None:
                 continue
-            try:
-                self._receive(job, upload)
-            except ValueError:
-                continue
-            found[k] = self._keep(job, upload, reused=True)
+            _, outcome = self._checked(job, upload)
+            if isinstance(outcome, Upload):
+                found[k] = self._keep(job, outcome, reused=True)
         return found
 
     def _train(self, jobs: Sequence[Job]) -> dict[int, Update]:
@@ -185,8 +183,8 @@ class ClientMap:
             ]
             for place, reason in outliers(seen).items():
                 k = own[place]
-                if path := self.store.file(self._keys[k]):
-                    path.unlink(missing_ok=True)
+                if path := self.store.file(self._keys[k]):  # which another run may be reading
+                    path.with_suffix(".sha256").unlink(missing_ok=True)
                 failed = ClientFailed(k, self.members[k].model, reason)
                 drop(failed, self.on_failure, self.dropped, self.events)
                 del updates[k]

@@ -312,8 +312,8 @@ class Executor(Protocol):
 class UpdateStore(Protocol):
     """Stores packed updates, each under a key made of all that determined it."""
 
-    def key(self, job: Job) -> str:
-        """The content key of the job's upload."""
+    def keys(self, jobs: Mapping[int, Job]) -> dict[int, str]:
+        """The content keys of the uploads of one map's jobs, by client."""
 
     def get(self, key: str, client: int) -> Upload | None:
         """The packed update of that key, or None."""

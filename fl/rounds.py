@@ -114,7 +114,7 @@ class Rounds:
             server: the run's.
             model: the global model, which the method changes in place; None for a method that
                 has none, which then says how it is tested.
-            memory: other tensors that the next round depends on, changed in place too.
+            memory: other tensors that the next round depends on; a resumed run replaces them.
             evaluate: tests what the round has led to; without it the global model is tested.
             whole: whether all layers of the global model are trained, as the user's metrics need.
         """
@@ -122,8 +122,9 @@ class Rounds:
         if evaluate is None:
             assert model is not None, "without a global model there is nothing to test by default"
             evaluate = partial(server.evaluate, model)
-        if not whole or model is None:
-            self._refuse_metrics("has none" if model is None else "trains only some of its layers")
+        if self._metrics and (model is None or not whole):
+            why = "has none" if model is None else "trains only some of its layers"
+            raise UserError(f"metrics are of the global model, and this method {why}")
         self._go_on(clients, server, model, memory)
         if self.start is None:
             self.start = evaluate()
@@ -146,10 +147,6 @@ class Rounds:
             if self.stopped:
                 return
             before, saving = after, time.perf_counter() - after.now
-
-    def _refuse_metrics(self, why: str) -> None:
-        if self._metrics:
-            raise UserError(f"metrics are of the global model, and this method {why}")
 
     def _has_settled(self) -> bool:
         """Whether no round of the last ``stop_after`` was more accurate than those before."""

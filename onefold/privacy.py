@@ -7,6 +7,7 @@ import tyro
 
 from cluster.run.command_line import parse
 from cluster.run.prepare import read_dataset
+from cluster.run.run_dir import differences
 from fl.command import run_command
 from fl.data.partition_file import read_lists
 from fl.errors import UserError, escaped
@@ -57,14 +58,15 @@ def attack_run(run: Path, data_root: Path) -> JsonObject:
     load_result(run)  # refuses what is no finished run
     launch = parse(["--config", str(run / "config.yaml"), "--data-root", str(data_root)])
     config, spec = launch.run, launch.run.run_spec
+    if "dataset" in differences(run / "config.yaml", config):
+        raise UserError(f"{run}: {config.dataset} is other data than the run had")
     if spec.targets is not None:
         raise UserError(
             f"{run}: attacks are on answers of classes; its targets are {spec.targets.kind}"
         )
     dataset = read_dataset(launch)
     train = dataset.train
-    there = len(train.labels), train.taken
-    lists, _ = read_lists(run / "partition.npz", config.num_clients, *there)
+    lists, _ = read_lists(run / "partition.npz", config.num_clients, len(train.labels), train.taken)
     assignments = get_method(config.method).assign(config.options, config.num_clients, spec)
     files = {k: run / "updates" / f"client-{k:05d}.safetensors" for k in range(len(lists))}
     try:

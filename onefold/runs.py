@@ -221,9 +221,8 @@ def delete_all(runs: Iterable[Path], many: Iterable[Many]) -> None:
     with ExitStack() as held:
         for one in folders:
             _refuse_foreign(one)
-            if one.kind == "sweep":
-                held.enter_context(locked(one.place))
-                _refuse_trials_at_work(one)
+            held.enter_context(locked(one.place))
+            _refuse_trials_at_work(one)
         of_studies = [run for one in folders if one.kind == "study" for run in one.runs]
         of_tables = [run for one in tables for run in one.runs]
         delete(dict.fromkeys([*runs, *of_tables, *of_studies]))
@@ -259,7 +258,7 @@ def _foreign(one: Many) -> Iterator[str]:
         return
     from cluster.studies.study_report import LABELS  # late: matplotlib is slow
 
-    own = {STUDY, ".store", *(f"{name}.png" for name in LABELS), *(run.name for run in one.runs)}
+    own = {STUDY, LOCK, ".store", *(f"{n}.png" for n in LABELS), *(run.name for run in one.runs)}
     yield from sorted(path.name for path in one.place.iterdir() if path.name not in own)
 
 

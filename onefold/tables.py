@@ -181,11 +181,16 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _listed(axes: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     """The axes' values; a row is known by their names alone. Raises `UserError` for an axis that
-    has no values, or two of the same name."""
+    has no values, one without a name, or two of the same."""
     listed = {axis: list(values) for axis, values in axes.items()}
     for axis, values in listed.items():
         if not values:
             raise UserError(f"grid: {axis} has no values")
+        own = [v for v in values if axis in ("data", "partition") and not isinstance(v, str | Path)]
+        if any(_shown(value) == str(value) for value in own):
+            raise UserError(
+                f"grid: {axis} has values without names: onefold.register_dataset gives data one"
+            )
         if like := [name for name, n in Counter(map(_shown, values)).items() if n > 1]:
             raise UserError(
                 f"grid: {axis} has several values named {like[0]!r}; give each a name of its own"

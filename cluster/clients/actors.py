@@ -18,7 +18,6 @@ from cluster.clients.extensions import (
     add_models,
     by_value,
     modules_of,
-    packed_models,
     send_methods_by_value,
 )
 from cluster.clients.memory_cap import capped
@@ -170,13 +169,16 @@ def send(mailbox: Any, reports: Sequence[ClientProgress]) -> None:
 class ClientActor:
     """A client's process. It sees only the devices that Ray assigned to it."""
 
-    def __init__(self, models: bytes | None = None, mailbox: Any = None) -> None:
-        """``models``: the user's own, see :mod:`.extensions`; ``mailbox``: an :class:`Inbox`'s."""
-        add_models(models)
+    def __init__(self, mailbox: Any = None) -> None:
+        """``mailbox``: an :class:`Inbox`'s."""
         self._progress = partial(send, mailbox)
         self._size = 0
         # What was imported stays, so the garbage collector need not scan it again and again.
         gc.freeze()
+
+    def learn(self, models: bytes | None) -> None:
+        """Has the user's models as they are here from now on: see :mod:`.extensions`."""
+        add_models(models)
 
     def run(self, sent: list[Sent], size: int, *columns: Any) -> list[np.ndarray]:
         """Runs cohorts of that size; the training split comes from the store without a copy."""
@@ -207,6 +209,8 @@ class Process:
     slot: Slot
     request: Request
     idle: bool = False
+    models: bytes | None = None
+    """The user's, as it has them."""
 
 
 class Actors:
@@ -220,7 +224,8 @@ class Actors:
         self._columns = _placed(train)
         self._sender = Sender()
         self._mailbox = mailbox
-        self._models = packed_models()
+        self.models: bytes | None = None
+        """The user's models as they are in this map: what they refer to may change between two."""
         send_methods_by_value()
         self._bundles = bundles
         self._capacity = {bundle.name: bundle for bundle in bundles.all}
@@ -229,6 +234,9 @@ class Actors:
     def submit(self, process: Process, jobs: list[Job], size: int) -> Any:
         """Starts the jobs in the process and returns the reference to their results."""
         by_value(chain.from_iterable(map(modules_of, jobs)))
+        if process.models != self.models:
+            process.actor.learn.remote(self.models)  # before what it is told next
+            process.models = self.models
         sent = [self._sender.send(job) for job in jobs]
         return process.actor.run.remote(sent, size, *self._columns)
 
@@ -246,7 +254,7 @@ class Actors:
             max_restarts=0,
             scheduling_strategy=self._bundles.strategy(slot.bundle),
         )
-        process = Process(actor.remote(self._models, self._mailbox), slot, request)
+        process = Process(actor.remote(self._mailbox), slot, request)
         self.processes.append(process)
         return process
 

@@ -18,6 +18,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from cluster.clients.actors import Actors, Inbox, Process
+from cluster.clients.extensions import packed_models
 from cluster.clients.memory_cap import OverspentError, larger
 from cluster.hardware.bundles import Bundles, await_gpus
 from cluster.scheduling.capacity import at_once, need_of
@@ -87,6 +88,7 @@ class RayExecutor:
         """Yields each job with what became of it; see :class:`fl.federation.Executor`."""
         if jobs:
             self.before()
+        self.actors.models = packed_models()
         current = _Map(self, jobs, events)
         try:
             yield from current.work()

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import asdict
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from cluster.clients.locks import Locks
@@ -38,9 +38,14 @@ class Store:
         updates.mkdir(parents=True, exist_ok=True)
         self._locks = Locks(pool / ".locks")
         self._codes: dict[tuple[Task, type, str], str] = {}
-        self._broadcast: tuple[bytes | None, str] = None, _sha(b"")
+        self._sent = lru_cache(maxsize=1)(_sha)  # one round's clients are sent one object
         self._reading = _reading_of(train)
         self._behaviour = cache(behaviour)  # of this run: its code may refer to what changes
+
+    def keys(self, jobs: Mapping[int, Job]) -> dict[int, str]:
+        """The :meth:`key` of each of one map's jobs, by client."""
+        self._codes.clear()  # a method may have changed what the same task refers to
+        return {k: self.key(job) for k, job in jobs.items()}
 
     def key(self, job: Job) -> str:
         """Hash of task, code, client, training record, threads, run spec, shard and messages; of
@@ -60,7 +65,7 @@ class Store:
             "threads": job.client.request.threads,
             "problem": asdict(job.run_spec),
             "shard": shard_digest(self._train, job.indices),
-            "broadcast": self._digest(job.broadcast),
+            "broadcast": self._sent(job.broadcast or b""),
             "payload": _sha(job.payload or b""),
         }
         if self._reading:
@@ -156,18 +161,12 @@ class Store:
         return home / f"{key}.safetensors"
 
     def _code(self, job: Job) -> str:
-        """The version of the task's code, read once a run and not once a client."""
+        """The version of the task's code, read once a map and not once a client."""
         task, training = job.task, job.client.training
         kind = (task, type(training), training.model)
         if kind not in self._codes:
             self._codes[kind] = client_code(task, training)
         return self._codes[kind]
-
-    def _digest(self, broadcast: bytes | None) -> str:
-        """Of what one round's clients are sent: made once, since they are sent one object."""
-        if broadcast is not self._broadcast[0]:
-            self._broadcast = broadcast, _sha(broadcast or b"")
-        return self._broadcast[1]
 
     def _link(self, key: str, client: int) -> None:
         name = self._updates / f"client-{client:05d}.safetensors"

@@ -76,11 +76,12 @@ class AggregationConfig(Settings):
     """norm-clip: length to which updates are cut. Default: the median of the clients' lengths."""
 
     def check_further(self) -> None:
-        """``aggregate_norm`` is norm-clip's alone."""
-        if self.aggregate_norm is not None and self.aggregate != "norm-clip":
-            raise UserError(
-                f"aggregate_norm needs aggregate norm-clip, got aggregate {self.aggregate}"
-            )
+        """``aggregate_norm`` is norm-clip's alone, and the means count no liars."""
+        liars = not self.weights_clients, "median, trimmed-mean or krum"
+        norm = self.aggregate == "norm-clip", "norm-clip"
+        for setting, (used, needed) in {"aggregate_liars": liars, "aggregate_norm": norm}.items():
+            if not used and getattr(self, setting) != getattr(AggregationConfig, setting):
+                raise UserError(f"{setting} needs aggregate {needed}, got {self.aggregate}")
 
     @property
     def weights_clients(self) -> bool:

@@ -28,7 +28,6 @@ from fl.methods.personal import (
     Personal,
     PersonalConfig,
     average_layers,
-    first_layers_each,
     layers_of,
     personal_method,
 )
@@ -108,11 +107,12 @@ def run(frame: Personal, config: Config, *, known: bool = False) -> None:
     layers = layers_of(config, clients.run_spec)
     everyone = [client.id for client in clients.members]
 
-    def depths() -> dict[int, int]:
-        return {k: config.depth(layers, frame.taken(k)) for k in everyone}
-
     def newest(ids: Iterable[int]) -> dict[int, Tensors]:
-        return first_layers_each(model, layers, depths(), ids)
+        """As many of the first layers, ``classifier.*``, as each of these clients shares."""
+        depths, state = {k: config.depth(layers, frame.taken(k)) for k in ids}, model.state_dict()
+        first = {depth: layers.state_names(1, depth) for depth in depths.values()}
+        of = {depth: {f"classifier.{n}": state[n] for n in names} for depth, names in first.items()}
+        return {k: of[depth] for k, depth in depths.items()}
 
     def goes_to(client: Client, name: str) -> Recipient:
         shared = layers.state_names(1, config.depth(layers, frame.taken(client.id)))
@@ -121,7 +121,8 @@ def run(frame: Personal, config: Config, *, known: bool = False) -> None:
     def scored() -> Evaluation:
         return clients.score(own_model, payloads=newest(everyone))
 
-    for chosen in frame.play(model, evaluate=scored):
+    whole = config.depth(layers, frame.rounds.count) == len(layers)
+    for chosen in frame.play(model, evaluate=scored, whole=whole):
         shared = newest(chosen)
         updates = clients.train(
             only=chosen,

@@ -4,9 +4,8 @@ All clients have one architecture, unless the method says otherwise. In the firs
 by FedAvg's record where what they do is FedAvg's: one stored model then serves all these methods.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, Concatenate
 
 import torch
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 from fl.bounds import Count, OneOf, Settings
 from fl.clients import Clients
 from fl.errors import UserError
-from fl.exchange import Tensors
 from fl.federation import RunSpec, Update
 from fl.fusion.aggregation import average_states
 from fl.fusion.server import Server
@@ -74,17 +72,14 @@ class Personal:
         """How often each client has taken part, Z_n(r) of FedD2S's Eq. 6, and what else the next
         round depends on."""
 
-    def play(
-        self, model: nn.Module | None = None, *, evaluate: Callable[[], Evaluation] | None = None
-    ) -> Iterator[list[int]]:
+    def play(self, model: nn.Module | None = None, **options: Any) -> Iterator[list[int]]:
         """Plays the rounds; yields the ids of the clients that take part in each, once counted.
 
-        ``model``: the server's, of which it trains some layers. Without ``evaluate`` clients are
-        scored by the models that they remember.
+        ``model``: the server's; ``options``: of :meth:`fl.rounds.Rounds.play`. Without these it
+        trains some layers, and clients are scored by the models that they remember.
         """
-        self.model, evaluate = model, evaluate or self._score
-        play = partial(self.rounds.play, evaluate=evaluate, whole=False)
-        for number in play(self.clients, self.server, model, self.memory):
+        self.model, options = model, {"evaluate": self._score, "whole": False, **options}
+        for number in self.rounds.play(self.clients, self.server, model, self.memory, **options):
             chosen = participants(self.clients, self._config, number)
             self.memory["participations"][chosen] += 1
             yield chosen
@@ -201,19 +196,6 @@ def output_shapes(model: nn.Module, layers: Layers, inputs: Inputs) -> Shapes:
         x = layers.forward(model.eval(), x, number, number)
         shapes.append(tuple(x.shape[1:]))
     return shapes
-
-
-def first_layers_each(
-    model: nn.Module, layers: Layers, depths: Mapping[int, int], clients: Iterable[int]
-) -> dict[int, Tensors]:
-    """What each of these clients is sent: as many of the first layers, ``classifier.*``, as it
-    shares."""
-    state = model.state_dict()
-    by_depth = {
-        depth: {f"classifier.{name}": state[name] for name in layers.state_names(1, depth)}
-        for depth in set(depths.values())
-    }
-    return {k: by_depth[depths[k]] for k in clients}
 
 
 def average_layers(model: nn.Module, updates: Sequence[Update]) -> None:

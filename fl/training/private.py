@@ -151,7 +151,9 @@ class _PrivateTraining(EpochTraining):
         if any(getattr(self, setting, None) for setting in ("patience", "validation")):
             raise UserError("dp.epsilon goes without patience and validation, which look at losses")
         for name, layer in self.start(run_spec).named_modules():
-            if isinstance(layer, AnyBatchNorm) or [*layer.buffers(recurse=False)]:
+            # What a module of the user's keeps may be a constant: training shows whether it is.
+            of_torch = type(layer).__module__.startswith("torch.")
+            if isinstance(layer, AnyBatchNorm) or (of_torch and [*layer.buffers(recurse=False)]):
                 raise UserError(
                     f"dp.epsilon cannot train {self.model}: its {name or 'whole'} is a "
                     f"{type(layer).__name__}, which mixes samples or keeps something of them"
@@ -198,7 +200,7 @@ def train_privately(inputs: TaskInput) -> TaskOutput:
     assert config.noise is not None, "the record lacks the noise of the client's samples"
     recipe = config.recipe(inputs)
     recipe = replace(recipe, trained=[p for p in recipe.parameters if p.requires_grad])
-    parameters = recipe.parameters
+    parameters, kept = recipe.parameters, [buffer.clone() for buffer in recipe.model.buffers()]
     optimizer = optimizer_of([recipe])
     expected = min(config.batch_size, len(inputs.shard)) if recipe.reduction == "mean" else 1
     draw = _Draws(inputs, "local/dp-noise")
@@ -212,6 +214,8 @@ def train_privately(inputs: TaskInput) -> TaskOutput:
                 # In the parameter's own layout, which the fused optimisers take for granted.
                 parameter.grad = torch.empty_like(parameter).copy_(noisy)
             optimizer.step((0,))
+    if not all(map(torch.equal, kept, recipe.model.buffers())):
+        raise ValueError("a buffer of its model has changed, which no noise hides: dp.epsilon")
     figures = {
         "epochs": config.epochs,
         "epsilon": config.spent or 0.0,

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 import cluster.study
+from cluster.run.run_dir import locked
 from cluster.studies.study_runs import StudyRun, parse_study, run_cell
 from cluster.study import main
+from fl.errors import UserError
 from tests.cluster.studies.small_study import SMALL
 from tests.undrawn import WRITE_REPORT, draw_nothing
 
@@ -75,6 +77,22 @@ def test_a_bare_study_says_what_it_needs_and_starts_nothing(
     assert not list(tmp_path.iterdir())
     (example,) = (line for line in told.err.splitlines() if line.startswith("example"))
     assert parse_study(example.split()[3:])[0].num_clients == "5,10,20"  # is taken
+
+
+def test_nobody_else_has_a_studys_folder_while_it_is_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two runs none of them is locked, and onefold rm would delete them all."""
+
+    def run(cell: StudyRun) -> int:
+        with pytest.raises(UserError, match="in use by process"), locked(tmp_path):
+            pass
+        return 3
+
+    monkeypatch.setattr(cluster.study, "_run", run)
+    assert study(tmp_path, "--num-clients=2") == 3
+    with locked(tmp_path):
+        assert study(tmp_path, "--num-clients=2") == 2
 
 
 def test_a_dry_run_names_the_runs_and_starts_none(

@@ -9,7 +9,7 @@ import torch
 from cluster.clients.store import Store
 from fl.client_map import GoesTo, Recipient, covered
 from fl.clients import Clients
-from fl.errors import UserError
+from fl.errors import ClientFailed, UserError
 from fl.events import Events
 from fl.executor import InProcess
 from fl.federation import TaskInput, TaskOutput, Update, UpdateStore
@@ -136,6 +136,34 @@ def test_a_memory_changes_what_a_later_task_is_known_by(tmp_path: Path) -> None:
     assert called(clients.map(counts, remember=True)) == dict.fromkeys(IDS, 2)
     again = clients.map(counts, only=[0])
     assert (called(again), again[0].reused) == ({0: 3.0}, False)
+
+
+def test_what_a_method_changes_between_two_maps_of_one_task_makes_other_uploads(
+    tmp_path: Path,
+) -> None:
+    """Else the second map of a round would be given the uploads of the first."""
+    clients, said = federation(stores(tmp_path)), [1.0]
+
+    def says(inputs: TaskInput) -> TaskOutput:
+        return TaskOutput(tensors={"calls": torch.tensor(said)})
+
+    assert called(clients.map(says)) == dict.fromkeys(IDS, 1)
+    said[0] = 2.0
+    assert called(clients.map(says)) == dict.fromkeys(IDS, 2)
+    said[0] = 1.0
+    assert all(update.reused for update in clients.map(says))
+
+
+def test_an_outliers_upload_is_made_anew_and_stays_with_whom_it_is_none(tmp_path: Path) -> None:
+    def says(inputs: TaskInput) -> TaskOutput:
+        return TaskOutput(tensors={"calls": torch.tensor([60.0 if inputs.client.id == 2 else 0.1])})
+
+    alone = federation(stores(tmp_path, "alone")).map(says, only=[2])
+    with pytest.raises(ClientFailed, match="where half of the clients stay below"):
+        federation(stores(tmp_path)).map(says)
+    assert called(alone) == {2: 60}
+    (again,) = federation(stores(tmp_path, "later")).map(says, only=[2])
+    assert not again.reused
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,8 @@ class MemoryStore:
     def __init__(self) -> None:
         self.kept: dict[str, Upload] = {}
 
-    def key(self, job: Job) -> str:
-        return f"{job.client.id} {job.broadcast!r} {job.payload!r}"
+    def keys(self, jobs: Mapping[int, Job]) -> dict[int, str]:
+        return {k: f"{k} {job.broadcast!r} {job.payload!r}" for k, job in jobs.items()}
 
     def get(self, key: str, client: int) -> Upload | None:
         assert key.split()[0] == str(client)

@@ -242,9 +242,11 @@ def test_a_metric_that_gives_no_number_is_refused_before_anyone_trains(
 
 
 def test_metrics_are_not_of_a_model_with_layers_that_nobody_trains() -> None:
-    options = {"num_clients": 3, "rounds": 2, "runtime": "inprocess", "shared_layers": 1}
+    options: dict[str, Any] = {"num_clients": 3, "rounds": 2, "runtime": "inprocess"}
+    options["metrics"] = {"one": lambda model, x, y: 1.0}
     with pytest.raises(onefold.UserError, match="trains only some of its layers"):
-        onefold.run(blobs(), "mlp", "fedper", metrics={"one": lambda m, x, y: 1.0}, **options)  # type: ignore[arg-type]
+        onefold.run(blobs(), "mlp", "fedper", **options, shared_layers=1)
+    assert onefold.run(blobs(), "mlp", "fedper", **options, shared_layers=3).figures["metrics"]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ditto"])

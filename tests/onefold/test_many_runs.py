@@ -163,7 +163,10 @@ def test_a_run_may_be_named_beside_its_grid(runs: Path) -> None:
 
 @pytest.mark.parametrize(
     "busy",
-    ["alone", "search", "search/trials/00001", "study/k2-seed0", "grid-alpha0.1-fedavg-seed1"],
+    [
+        *("alone", "search", "search/trials/00001", "study", "study/k2-seed0"),
+        "grid-alpha0.1-fedavg-seed1",
+    ],
 )
 def test_rm_deletes_none_where_a_process_is_at_work_in_one(
     runs: Path, busy: str, capsys: pytest.CaptureFixture[str]

@@ -3,13 +3,15 @@
 import json
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 
 import onefold
 from fl.errors import UserError
-from onefold.privacy import command
+from onefold.privacy import attack_run, command
 from tests.undrawn import WRITE_REPORT, draw_nothing
 
 
@@ -26,8 +28,10 @@ def run(folder: Path, **more: object) -> Path:
         output_dir=str(folder),
         num_clients=3,
         num_large=3,
-        classifier={"model": "cnn", "width": 0.2, "epochs": 1},
-        **{"data.max_train": 300, "data.max_test": 100, **more},
+        **{
+            "classifier": {"model": "cnn", "width": 0.2, "epochs": 1},
+            **{"data.max_train": 300, "data.max_test": 100, **more},
+        },
     )
     return done.path
 
@@ -68,6 +72,19 @@ def test_a_method_whose_clients_tell_more_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("opacus")
     with pytest.raises(UserError, match=r"dp\.epsilon goes with .*fedavg.*, not with fedgen"):
         onefold.run(method="fedgen", progress=False, output_dir=str(tmp_path), dp={"epsilon": 8})
+
+
+def test_other_data_of_the_same_name_and_size_is_refused(tmp_path: Path) -> None:
+    """No client has trained on it: all attacks would fail, and the run would look private."""
+    draws, file = np.random.default_rng(0), tmp_path / "own.npz"
+    labels = np.arange(90) % 3
+    np.savez(file, x=draws.random((90, 4)), y=labels)
+    more: dict[str, Any] = {"dataset": str(file), "classifier": {"model": "mlp", "epochs": 1}}
+    path = small(tmp_path, **more)
+    attack_run(path, tmp_path)
+    np.savez(file, x=draws.random((90, 4)), y=labels)
+    with pytest.raises(UserError, match=r"own\.npz is other data than the run had"):
+        attack_run(path, tmp_path)
 
 
 def test_what_is_no_finished_run_is_one_line(tmp_path: Path) -> None:

@@ -136,6 +136,8 @@ ALIKE = [alike("a:b"), alike("a_b")]
         ({"dry_run": True}, "dry_run goes with the command"),
         ({"slurm": {"partition": "gpu"}}, "slurm goes with the command"),
         ({"axes": {"alpha": [0.5, 0.0]}}, "alpha"),
+        ({"axes": {"data": [(DATA, LABELS)], "method": ["fedavg"]}}, "data has values without na"),
+        ({"axes": {"partition": [[LABELS]]}}, "partition has values without names"),
         ({"axes": {"loss": ALIKE, "method": ["fedavg"]}}, "two runs would have the name mine-"),
         ({"axes": {"model": [Wide, nn.Flatten], "method": ["fedavg"]}}, "modelFlatten-fedavg: "),
     ],

@@ -3,6 +3,8 @@
 On a Ray without processes; tests/cluster/clients/test_executor.py has real ones.
 """
 
+from types import SimpleNamespace
+
 import pytest
 
 from cluster.clients import actors
@@ -99,6 +101,17 @@ def test_after_a_map_only_those_at_work_end_and_in_the_end_all(ray: FakeRay) -> 
     those.end_all()
     assert those.processes == []
     assert len(ray.ended) == 2
+
+
+def test_models_are_sent_to_a_process_again_where_they_have_changed(ray: FakeRay) -> None:
+    """A loss may refer to what the method changes from round to round."""
+    told: list[object] = []
+    ray.make = lambda *_: SimpleNamespace(learn=told.append, run=lambda *_: told.append("run"))
+    those = processes(bundle("0", cpus=4))
+    process = those.hire(CORES, ask(1))
+    for those.models in (None, b"one", b"one", b"two"):
+        those.submit(process, [], 1)
+    assert told == ["run", b"one", "run", "run", b"two", "run"]
 
 
 def adds_up(inputs: TaskInput) -> TaskOutput:

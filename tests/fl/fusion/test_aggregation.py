@@ -216,6 +216,8 @@ def test_liars_are_a_share_rounded_up(share: float, clients: int, liars: int) ->
         {"aggregate_liars": -0.1},
         {"aggregate": "norm-clip", "aggregate_norm": 0.0},
         {"aggregate_norm": 1.0},
+        {"aggregate_liars": 0.3},
+        {"aggregate": "norm-clip", "aggregate_liars": 0.3},
     ],
 )
 def test_settings_that_make_no_sense_are_refused_by_name(wrong: dict[str, Any]) -> None:

@@ -43,8 +43,8 @@ Assign = Callable[[Any, int, RunSpec], list[Assignment]]
 class NoStore:
     """Keeps nothing, so that every client trains."""
 
-    def key(self, job: Any) -> str:
-        return ""
+    def keys(self, jobs: Mapping[int, Any]) -> dict[int, str]:
+        return dict.fromkeys(jobs, "")
 
     def get(self, key: str, client: int) -> None:
         return None

@@ -231,6 +231,33 @@ def test_a_weight_may_be_a_single_number(request: pytest.FixtureRequest) -> None
     assert sent["classifier.scale"] != 1.0
 
 
+class Shifted(Frozen):
+    """Has a constant, and may count what it sees."""
+
+    counts = False
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        self.register_buffer("mean", torch.tensor(0.5))
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.counts:
+            self.mean = self.mean + 1
+        return super().forward(images - self.mean)
+
+
+def test_a_buffer_may_be_a_constant_and_nothing_else(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_model("shifted", Shifted)
+    request.addfinalizer(lambda: MODELS.pop("shifted"))
+    data = inputs(record(replace(CLASSIFIER, model="shifted")))
+    assert train_privately(data).tensors["classifier.mean"] == 0.5
+    monkeypatch.setattr(Shifted, "counts", True)
+    with pytest.raises(ValueError, match="a buffer of its model has changed"):
+        train_privately(data)
+
+
 def test_a_sampling_has_the_batches_that_training_would_have() -> None:
     assert Sampling.of(100, 16, 3) == Sampling(0.16, 21)
     assert Sampling.of(5, 16, 3) == Sampling(1.0, 3)
