@@ -63,6 +63,8 @@ def result_files(table: Any) -> list[Path]:
 class Counted:
     """A data set object that counts how often its last sample is read."""
 
+    name = "counted"
+
     def __init__(self) -> None:
         self.reads = 0
 
