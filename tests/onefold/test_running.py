@@ -251,7 +251,7 @@ def test_indices_are_of_the_samples_as_they_were_given(whole: bool, less: dict[s
         ({"method": print}, "expected a name or a Method, got builtin_function_or_method"),
         ({"method": "fedagv"}, "unknown method 'fedagv'"),
         ({"data": 3}, "data own: expected .* got int"),
-        ({"data": (blobs()[0] / 0, blobs()[1])}, "samples with NaN or infinite values"),
+        ({"data": (blobs()[0] / 0, blobs()[1])}, "samples have NaN or infinite values"),
         ({"partition": [[0, 1], [1, 2]], **TWO}, "gives sample 1 to client 0 and to client 1"),
         ({"partition": [[0, 1], [2, 99999]], **TWO}, "gives client 1 sample 99999"),
         ({"partition": 4}, "expected a kind, a list of index arrays or"),
