@@ -90,13 +90,13 @@ class RunConfig(Settings, Generic[Options]):
     def check_further(self) -> None:
         """Refuses settings that do not go with the data set, the method or the number of rounds."""
         if (self.dataset == FOLDER) != (self.data.folder is not None):
-            raise UserError("data set folder and data.folder go together: name both or none")
+            raise UserError("data set folder and data.folder need each other: set both or none")
         if self.partition.kind == "domains" and self.dataset != FOLDER:
             raise UserError(f"partition.kind domains needs data set folder, got {self.dataset}")
         if get_method(self.method).one_shot and self.rounds != 1:
             raise UserError(f"{self.method} is a one-shot method: rounds must be 1")
         if self.stop_after and self.rounds == 1:
-            raise UserError("stop_after needs several rounds")
+            raise UserError("stop_after needs rounds above 1")
         if self.scores_clients and self.partition.test_fraction == 0:
             raise UserError(
                 f"{self.method} scores each client on test samples of its own: "
@@ -109,13 +109,13 @@ class RunConfig(Settings, Generic[Options]):
         if not get_method(self.method).supports_dp(self.options):
             able = [name for name in OURS if METHODS[name].supports_dp(METHODS[name].config())]
             if self.method not in able:
-                raise UserError(f"dp.epsilon goes with {', '.join(able)}, not with {self.method}")
+                raise UserError(f"dp.epsilon works with {', '.join(able)}, not with {self.method}")
             raise UserError(
                 f"dp.epsilon covers one training of a client in a round; with these settings "
                 f"{self.method} has clients that train twice"
             )
         if self.scores_clients:
-            raise UserError("dp.epsilon: scores of clients' own test samples would be no secret")
+            raise UserError("dp.epsilon: scores on clients' own test samples would not be private")
 
     @property
     def scores_clients(self) -> bool:

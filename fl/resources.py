@@ -81,7 +81,7 @@ class ResourcesConfig(Settings):
 def _check_entry(setting: str, entry: str) -> None:
     name, quantity, value = _parse(setting, entry)
     if setting == "roles" and name in NAMED_ROLES:
-        raise UserError(f"that is resources.{name}")
+        raise UserError(f"use resources.{name} instead")
     shares: JsonObject = {"cpus": 1, quantity: value}
     ShareConfig(**shares)  # raises if the value is out of bounds
 

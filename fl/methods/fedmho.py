@@ -281,7 +281,7 @@ def allocate(generators: list[Update], server: Server, config: FedMHOConfig) -> 
     rule = squared_counts if config.allocation == "squared-counts" else label_share
     allocation = rule(counts, config.num_samples)
     if not allocation.any():
-        raise UserError(f"num_samples = {config.num_samples} rounds to none for every decoder")
+        raise UserError(f"num_samples {config.num_samples} is too few: each decoder gets none")
     return allocation
 
 

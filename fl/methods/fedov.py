@@ -45,7 +45,7 @@ class LocalFedOV(ClassifierConfig):
     def check_further(self) -> None:
         """Refuses held out samples, of which no outliers are drawn."""
         if self.validation:
-            raise UserError("validation does not go with fedov")
+            raise UserError("fedov cannot use validation: leave it out")
 
     def recipe(self, inputs: TaskInput) -> Recipe:
         """With the unknown class; each step draws the numbers of its outliers."""

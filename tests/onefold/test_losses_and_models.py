@@ -177,7 +177,7 @@ class WithCentres(nn.Module):
         (lambda answers, labels: labels.float().mean(), "depends on no weight"),
         (lambda answers, labels: answers.nothing(), "the loss of Tiny fails: AttributeError"),
         (Counting(), "the loss of Tiny gives another number when it is called again"),
-        (WithCentres(), "loss: a WithCentres with parameters, which nobody would train"),
+        (WithCentres(), "loss: the parameters of a WithCentres would not be trained"),
     ],
 )
 def test_a_loss_that_cannot_be_minimised_is_refused(loss: object, message: str) -> None:
@@ -274,18 +274,22 @@ def test_a_loss_that_mixes_up_targets_by_their_shape_is_refused(
     samples = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
     given = {"num_clients": 3, "num_large": 3, "partition": "iid", "runtime": "inprocess"}
     regress = partial(onefold.run, (samples, samples.sum(1)), "mlp", "fedavg", **given)
-    with pytest.raises(onefold.UserError, match=r"the same whichever target is whose.* squeeze"):
+    with pytest.raises(
+        onefold.UserError, match=r"does not change when targets are permuted.* squeeze"
+    ):
         regress(loss=lambda answers, targets: (answers.squeeze() - targets).square().mean())
     regress(loss=lambda answers, targets: (answers - targets).square().mean())
     regress(metrics={"error": lambda model, x, y: (model(x).squeeze() - y).abs().mean()})
-    assert "metric error is the same whichever target is whose" in caplog.text
+    assert "metric error does not change when targets are permuted" in caplog.text
     caplog.clear()
     regress(metrics={"error": lambda model, x, y: (model(x) - y).abs().mean(), "n": count})
     assert "metric" not in caplog.text
 
 
 def test_what_is_given_twice_is_refused() -> None:
-    with pytest.raises(onefold.UserError, match="has a method training_loss, and a loss was given"):
+    with pytest.raises(
+        onefold.UserError, match="has a method training_loss and was also given a loss"
+    ):
         run(Stepping, loss=each)
     with pytest.raises(onefold.UserError, match="dataset is named twice"):
         run(dataset="digits")
@@ -332,7 +336,7 @@ def test_functions_of_one_name_are_several_models() -> None:
     ("models", "method", "message"),
     [
         ([Wide, Tiny], "fedper", "fedper gives all clients one model; several go with"),
-        ([Wide] * 2 + [Tiny] * 2, "local", "4 models need as many clients, got 3"),
+        ([Wide] * 2 + [Tiny] * 2, "local", "4 models need at least as many clients, got 3"),
         ([Wide, "cnn"], "fedproto", "which must have one width; got Wide 8, cnn"),
         ([Wide, "no-such"], "local", "no-such"),
     ],

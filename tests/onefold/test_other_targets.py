@@ -219,7 +219,7 @@ def test_what_does_not_go_with_values_is_one_line(settings: dict[str, Any], line
 
 
 def test_models_that_answer_whole_samples_are_refused_for_tokens() -> None:
-    with pytest.raises(onefold.UserError, match="tokens need a model of your own"):
+    with pytest.raises(onefold.UserError, match="tokens need your own model"):
         run("text", model="mlp")
 
 

@@ -70,7 +70,7 @@ def test_a_private_run_says_what_was_spent(tmp_path: Path) -> None:
 
 def test_a_method_whose_clients_tell_more_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("opacus")
-    with pytest.raises(UserError, match=r"dp\.epsilon goes with .*fedavg.*, not with fedgen"):
+    with pytest.raises(UserError, match=r"dp\.epsilon works with .*fedavg.*, not with fedgen"):
         onefold.run(method="fedgen", progress=False, output_dir=str(tmp_path), dp={"epsilon": 8})
 
 

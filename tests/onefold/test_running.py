@@ -104,8 +104,8 @@ def test_weights_that_would_leave_clients_out_of_the_average_are_refused(
 @pytest.mark.parametrize(
     ("sent", "line"),
     [
-        (nn.Module.state_dict, "sent layers.1.bias, which their training does not use"),
-        (lambda model: {}, "sent no weights in round 2, so they begin anew"),
+        (nn.Module.state_dict, "sent layers.1.bias, but their training uses only"),
+        (lambda model: {}, "sent no weights in round 2, so each starts anew"),
         (onefold.sent, ""),
     ],
 )
@@ -152,11 +152,11 @@ def outcome_of(kind: str, model: nn.Module, before: Any, server: Any) -> Any:
     ("kind", "line"),
     [
         ("nothing", "method returns returned NoneType; expected a model or an onefold.Outcome"),
-        ("untested", "epochs a list of them, the model's last"),
+        ("untested", "epochs a list of evaluations"),
         ("number", "start must be an evaluation"),
-        ("stale", r"its evaluations says \d.\d+, but the model that it returned has 1.0000"),
+        ("stale", r"its last evaluation has \d.\d+, the returned model 1.0000"),
         ("tensor", "figures cannot be written as JSON"),
-        ("better", "figures need other names than accuracy"),
+        ("better", "figures cannot have the names accuracy"),
         ("right", ""),
         ("model", ""),
     ],
@@ -240,14 +240,14 @@ def test_indices_are_of_the_samples_as_they_were_given(whole: bool, less: dict[s
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"model": Tiny(3)}, "the class or a function, got a Tiny that is made: .*deepcopy"),
+        ({"model": Tiny(3)}, "the class or a function, got a Tiny object: .*deepcopy"),
         ({"model": 3}, "expected a torch.nn.Module class or a function"),
         ({"model": lambda: 3}, "expected a torch.nn.Module of"),
         ({"model": lambda: nn.Flatten()}, r"gives \(2, 192\).* expected \(2, 3\): a logit"),
         ({"model": lambda: nn.Linear(5, 3)}, "fails on images of shape"),
-        ({"model": Halving}, "model Halving changes its samples in place, which others are given"),
+        ({"model": Halving}, "model Halving changes its samples in place, but they are used again"),
         ({"loss": from_one}, "the loss of Tiny changes samples or labels in place"),
-        ({"model": lambda depth: nn.Flatten()}, "needs depth; it can be given shape, image_s"),
+        ({"model": lambda depth: nn.Flatten()}, "needs depth, but Onefold passes only shape, "),
         ({"method": print}, "expected a name or a Method, got builtin_function_or_method"),
         ({"method": "fedagv"}, "unknown method 'fedagv'"),
         ({"data": 3}, "data own: expected .* got int"),
@@ -371,7 +371,7 @@ class Centring(Tiny):
 @quick
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn"])
 def test_a_model_that_keeps_what_it_learns_out_of_its_state_is_refused(method: str) -> None:
-    with pytest.raises(onefold.ClientFailed, match="what training changes of the model is not all"):
+    with pytest.raises(onefold.ClientFailed, match="training changes more of the model than is"):
         run(model=Centring, method=method, rounds=2)
 
 

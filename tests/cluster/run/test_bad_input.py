@@ -97,7 +97,7 @@ def test_a_configuration_that_is_none(tmp_path: Path, content: bytes, said: str)
         ("--config=", "cannot read ."),
         ("--config=folder", "Is a directory"),
         ("--preset=", "unknown preset ''"),
-        ("--plugin=folder", "has no code of a file"),
+        ("--plugin=folder", "is no module with a file"),
         ("--output-dir=\udcff", "cannot be printed: it is not UTF-8"),
         ("--output-dir=a\nb", "cannot be printed"),
     ],
