@@ -80,7 +80,7 @@ def parse_sweep(argv: Sequence[str]) -> tuple[SweepOptions, Launch]:
     launch = parse(rest, prog=PROG, beside=[field.name for field in fields(SweepOptions)])
     launch.refuse_smoke()
     if launch.run.data.validation:
-        raise UserError("a sweep sets data.validation itself: give --validation")
+        raise UserError("a sweep sets data.validation itself: use --validation instead")
     return options, launch
 
 

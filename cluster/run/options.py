@@ -190,27 +190,27 @@ class LaunchOptions(Machine, Generic[Options]):
         for tracker in self.track:
             spec = find_spec(tracker)
             if spec is None or spec.origin is None:  # a mere folder of that name has no origin
-                raise UserError(f"--track {tracker} needs it: pip install 'onefold[{tracker}]'")
+                raise UserError(f"--track {tracker} needs: pip install 'onefold[{tracker}]'")
         if self.report_real_images and self.run.dp.epsilon is not None:
             raise UserError(
-                "--report-real-images goes without dp.epsilon: a report of a run with differential "
-                "privacy shows no real images"
+                "--report-real-images excludes dp.epsilon: a report would show the images that "
+                "differential privacy protects"
             )
         if (self.save_best or self.save_every) and get_method(self.run.method).one_shot:
-            raise UserError(f"{self.run.method} has one round: save_best and save_every need many")
+            raise UserError(f"save_best and save_every need many rounds: {self.run.method} has one")
         if self.resume and self.overwrite:
             raise UserError("--resume and --overwrite exclude each other")
         if self.smoke and (self.dry_run or self.slurm.submit):
             raise UserError("--smoke excludes --dry-run and --slurm")
         if self.wait and not self.slurm.submit:
-            raise UserError("--wait goes with --slurm")
+            raise UserError("--wait needs --slurm")
         if self.slurm.submit and self.ray_address:
-            raise UserError("--slurm brings up a Ray cluster of its own; leave out --ray-address")
+            raise UserError("--slurm starts its own Ray cluster; leave out --ray-address")
         if self.slurm.nodes > 1 and self.runtime != "ray":
             raise UserError("only --runtime ray can use more than one node")
         if self.ray_address is not None:
             if self.runtime != "ray":
-                raise UserError("--ray-address goes with --runtime ray")
+                raise UserError("--ray-address needs --runtime ray")
             parse_address(self.ray_address)
         if self.fusion_ranks is not None and self.fusion_ranks > 1 and self.runtime == "inprocess":
             raise UserError("fusion_ranks above 1 need --runtime ray")

@@ -42,7 +42,7 @@ def make(
         UserError: that table's folder is missing or laid out otherwise, or another table has one.
     """
     if (name == DOMAINS_TABLE) != (folder is not None):
-        raise UserError(f"data_folder goes with {DOMAINS_TABLE}, which needs it, and with no other")
+        raise UserError(f"{DOMAINS_TABLE} needs data_folder, and no other table takes it")
     cells = TABLES[name](scale)
     if folder is not None:
         cells = [_with_domains(folder, cell) for cell in cells]
@@ -185,7 +185,7 @@ def numbers(name: str, text: str, *, least: int = 0) -> list[int]:
     for part in text.split(","):
         if not part.strip().isdecimal() or int(part) < least:
             raise UserError(
-                f"{name} must be whole numbers with commas, got {part!r}; none is below {least}"
+                f"{name} must be whole numbers from {least}, with commas between, got {part!r}"
             )
         found.append(int(part))
     return list(dict.fromkeys(found))

@@ -287,7 +287,7 @@ def test_models_of_rounds_are_kept_where_that_is_asked_for() -> None:
 
 
 def test_models_of_rounds_are_refused_where_there_are_none() -> None:
-    with pytest.raises(onefold.UserError, match="fedmho has one round"):
+    with pytest.raises(onefold.UserError, match="fedmho has one"):
         onefold.run(method="fedmho", save_best=True, runtime="inprocess")
     with pytest.raises(onefold.UserError, match="no global model"):
         run("a", 2, "local", save_best=True)

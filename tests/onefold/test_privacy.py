@@ -83,7 +83,7 @@ def test_other_data_of_the_same_name_and_size_is_refused(tmp_path: Path) -> None
     path = small(tmp_path, **more)
     attack_run(path, tmp_path)
     np.savez(file, x=draws.random((90, 4)), y=labels)
-    with pytest.raises(UserError, match=r"own\.npz is other data than the run had"):
+    with pytest.raises(UserError, match=r"own\.npz is not the data that the run used"):
         attack_run(path, tmp_path)
 
 

@@ -199,7 +199,7 @@ def test_a_model_that_answers_a_sample_in_several_ways_is_told(
     run(model=Tiny)
     assert "in evaluation" not in caplog.text
     run(model=model)
-    assert f"{model.__name__}: its answer in evaluation {reason}" in caplog.text
+    assert f"{model.__name__}: its output in evaluation {reason}" in caplog.text
 
 
 def test_a_test_on_training_samples_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -255,13 +255,13 @@ def test_indices_are_of_the_samples_as_they_were_given(whole: bool, less: dict[s
         ({"partition": [[0, 1], [1, 2]], **TWO}, "gives sample 1 to client 0 and to client 1"),
         ({"partition": [[0, 1], [2, 99999]], **TWO}, "gives client 1 sample 99999"),
         ({"partition": 4}, "expected a kind, a list of index arrays or"),
-        ({"partition": [[0.5]]}, "client 0 has no list of whole numbers"),
+        ({"partition": [[0.5]]}, "client 0 must have a list of whole numbers"),
         ({"partition": [[0], []]}, "client 1 has no samples"),
         ({"data": (*blobs(), 0)}, r"must be \(sample, label\), .*a mapping of clients, or"),
         ({"data": ([[0], [0, 1]], [0, 1])}, "pad or cut rows of several lengths"),
         ({"method": "fedcvae-ens"}, "fedcvae-ens trains no classifier at its clients"),
         ({"epochs": 3}, "unknown option '--epochs'"),
-        ({"slurm": {"partition": "gpu"}}, "slurm goes with the command: onefold run --slurm"),
+        ({"slurm": {"partition": "gpu"}}, "slurm needs the command line: use onefold run --slurm"),
     ],
 )
 def test_a_wrong_object_is_one_line_that_says_what_was_expected(
@@ -443,7 +443,7 @@ def test_a_method_may_return_a_module_of_its_own(caplog: pytest.LogCaptureFixtur
     assert result.figures["metrics"]["right"] == pytest.approx(result.accuracy)
     assert result.model(torch.zeros(1, 3, 8, 8)).shape == (1, 3)
     assert result.figures["start_accuracy"] < result.accuracy  # of the untrained classifier
-    assert "holds the global model's weights alone" in caplog.text
+    assert "holds only the global model's weights" in caplog.text
 
 
 @pytest.fixture(scope="module")

@@ -72,7 +72,7 @@ def arrays() -> dict[str, tuple[dict[str, Any], str]]:
         "records": ({"labels": np.zeros(160, [("a", int)])}, "expected integers"),
         "words": ({"labels": LABELS.astype(str)}, "expected integers"),
         "spans of time": ({"labels": LABELS.astype("m8[s]")}, "expected integers"),
-        "half": ({"labels": LABELS + 0.5}, "needs labels of classes"),
+        "half": ({"labels": LABELS + 0.5}, "class label"),
         "one-hot": ({"labels": np.eye(4)[LABELS]}, "floats 0 or 1: give integers"),
         "unsigned": ({"labels": LABELS.astype(np.uint64) + np.uint64(2**63)}, "below 2**63"),
         "least": ({"labels": np.full(160, -(2**63))}, "label -9223372036854775808; allowed: 0"),
