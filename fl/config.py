@@ -44,9 +44,9 @@ class DataConfig(Settings):
     side: Pixels = 64
     """For data set folder: images are scaled to this many pixels in height and width."""
     validation: Annotated[float, Within(0, 1, "[)")] = 0.0
-    """Share of the training images that no client gets; accuracy is measured on them instead of
-    the test split, to choose settings by. Where clients are scored on test samples of their own, it
-    is each client's training samples that are shared out so. 0: on the test split."""
+    """Share of the training images that no client gets. Accuracy is measured on them instead of
+    the test split, to choose settings. Where clients have their own test samples, each client holds
+    out this share of its training samples. 0: accuracy is measured on the test split."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,18 +58,18 @@ class RunConfig(Settings, Generic[Options]):
     alpha: Positive = 0.5
     """Concentration of the Dirichlet label partition; smaller is more skewed."""
     num_clients: Clients = 10
-    """Clients, K."""
+    """Number of clients, K."""
     rounds: Annotated[Count, tyro.conf.arg(help=ROUNDS_HELP)] = 1
     stop_after: Count | None = None
-    """End the rounds when accuracy has not risen for so many of them. Measure it by
-    data.validation: the test split must choose nothing."""
+    """Stop after this many rounds without higher accuracy. Measure it by data.validation, so that
+    the test split chooses nothing."""
     seed: Seed = 0
-    """Seed of everything random."""
+    """Seed of all random numbers."""
     plugin: tuple[str, ...] = ()
     """Your own code, which registers models, data sets or methods: FILE.py, module or module:name.
     """
     per_client: tuple[str, ...] = ()
-    """Training settings of single clients, over those of classifier: CLIENT.SETTING=VALUE, as in
+    """Training settings of single clients; they override classifier's. CLIENT.SETTING=VALUE, as in
     3.lr=0.01 3.epochs=5."""
     fid: bool = False
     """Also measure how far the synthetic images are from the real training images, by a network of

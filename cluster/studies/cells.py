@@ -151,7 +151,7 @@ class SuiteOptions(Settings):
     only: tuple[str, ...] = ()
     """Patterns of the cells to run, as in 'mnist-alpha0.5-*'. Default: all."""
     dataset: Annotated[str, OneOf(NAMES)] | None = None
-    """Data set in place of the paper's; then there is no number to compare with."""
+    """Data set instead of the paper's; the paper's numbers are then not compared."""
     data_folder: Path | None = None
     """For fedaf-table2: path with a folder per domain, in each a folder per class, as the paper has
     DomainNet's ten most frequent classes."""

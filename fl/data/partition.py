@@ -39,13 +39,13 @@ class PartitionConfig(Settings):
     """classes each client holds, for kind classes"""
 
     min_samples: Count = 10
-    """every client has at least so many training samples; not of kinds natural and file"""
+    """smallest number of training samples of a client; unused by kinds natural and file"""
 
     recut: bool = False
     """re-cut a Dirichlet partition into equal pieces, as FedMHO's released code does"""
 
     test_fraction: Annotated[float, Within(0, 1, "[)")] | None = None
-    """share of each client's samples held out for its own test, from 0 to below 1. Default: 0.2 for
+    """share of each client's samples held out as its test samples, 0 to below 1. Default: 0.2 for
     methods that score clients on these, else 0"""
 
     def check_further(self) -> None:

@@ -213,7 +213,7 @@ class FedOVConfig(PrototypesConfig):
 
     classifier: LocalFedOV = LocalFedOV()
     voters: Count | None = None
-    """Classifiers that vote on a sample, those to which it is least unknown. Default: all."""
+    """Number of classifiers that vote on a sample: those that know it best. Default: all."""
 
 
 def run(clients: Clients, server: Server, config: FedOVConfig) -> Outcome:

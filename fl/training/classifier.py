@@ -53,7 +53,7 @@ class ClassifierConfig(RecipeTraining, Settings):
     epochs: Count = 30
     """Local epochs."""
     patience: Count | None = None
-    """Epochs without a lower training loss after which a client stops. Default: it never does."""
+    """A client stops after this many epochs without a lower training loss. Default: never."""
     validation: Annotated[float, Within(0, 1, "[)")] = 0.0
     """Share of a client's samples that it never trains on: patience then looks at their loss, and
     the weights of the epoch with the lowest are uploaded."""
@@ -69,7 +69,7 @@ class ClassifierConfig(RecipeTraining, Settings):
     """The rate over a client's steps in a round: cosine falls to 0; step to a tenth after half of
     them, and to a hundredth after three quarters."""
     warmup: Annotated[float, Within(0, 1, "[)")] = 0.0
-    """Share of the steps in which the rate rises linearly."""
+    """Share of the steps, at the start, in which the learning rate rises linearly."""
     round_decay: Annotated[float, Within(0, 1, "(]")] = 1.0
     """Factor on the rate in each round after the first (FedDyn's authors: 0.998)."""
     max_norm: Positive | None = None

@@ -44,9 +44,9 @@ class DpConfig(Settings):
     epsilon: Positive | None = None
     """Budget of each client over all rounds, for each of its samples. Default: no privacy."""
     delta: Annotated[float, Within(0, 1, "()")] = 1e-5
-    """Probability with which epsilon may not hold; far below one over a client's samples."""
+    """Probability that epsilon does not hold; choose far below 1 / (a client's samples)."""
     clip: Positive = 1.0
-    """Norm to which the gradient of each sample is cut."""
+    """Largest norm of a sample's gradient; longer ones are scaled to it."""
     noise_from_seed: bool = False
     """Draw noise and batches from the seed, to repeat a run bit by bit, as tests do: who knows the
     seed, which config.yaml names, can take the noise off, so nothing is private. Default: from the
