@@ -48,7 +48,7 @@ def suite(options: "SuiteOptions") -> int:
     cells = make(name, scale, options.only, options.dataset, options.data_folder)
     if not cells:
         example = make(name, scale, (), options.dataset, options.data_folder)[0].name
-        raise UserError(f"--only fits no cell of {name}; e.g. {example}")
+        raise UserError(f"--only matches no cell of {name}; e.g. {example}")
     runs = suite_runs.runs_of(options, cells, seeds)
     if options.dry_run:
         suite_runs.print_plan(runs)

@@ -326,8 +326,8 @@ def stored(store: UpdateStore, key: str, client: int) -> Upload:
     upload = store.get(key, client)
     if upload is None:
         raise UserError(
-            f"what client {client} remembers is gone or damaged: {store.file(key)}; "
-            "the run cannot go on, start it anew with --overwrite"
+            f"the stored state of client {client} is missing or damaged: {store.file(key)}; "
+            "the run cannot continue: start again with --overwrite"
         )
     return upload
 

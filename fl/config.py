@@ -44,9 +44,9 @@ class DataConfig(Settings):
     side: Pixels = 64
     """For data set folder: images are scaled to this many pixels in height and width."""
     validation: Annotated[float, Within(0, 1, "[)")] = 0.0
-    """Share of the training images that no client gets; accuracy is measured on them instead of
-    the test split, to choose settings by. Where clients are scored on test samples of their own, it
-    is each client's training samples that are shared out so. 0: on the test split."""
+    """Share of the training images that no client gets. Accuracy is measured on them instead of
+    the test split, to choose settings. Where clients have their own test samples, each client holds
+    out this share of its training samples. 0: accuracy is measured on the test split."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,18 +58,18 @@ class RunConfig(Settings, Generic[Options]):
     alpha: Positive = 0.5
     """Concentration of the Dirichlet label partition; smaller is more skewed."""
     num_clients: Clients = 10
-    """Clients, K."""
+    """Number of clients, K."""
     rounds: Annotated[Count, tyro.conf.arg(help=ROUNDS_HELP)] = 1
     stop_after: Count | None = None
-    """End the rounds when accuracy has not risen for so many of them. Measure it by
-    data.validation: the test split must choose nothing."""
+    """Stop after this many rounds without higher accuracy. Measure it by data.validation, so that
+    the test split chooses nothing."""
     seed: Seed = 0
-    """Seed of everything random."""
+    """Seed of all random numbers."""
     plugin: tuple[str, ...] = ()
     """Your own code, which registers models, data sets or methods: FILE.py, module or module:name.
     """
     per_client: tuple[str, ...] = ()
-    """Training settings of single clients, over those of classifier: CLIENT.SETTING=VALUE, as in
+    """Training settings of single clients; they override classifier's. CLIENT.SETTING=VALUE, as in
     3.lr=0.01 3.epochs=5."""
     fid: bool = False
     """Also measure how far the synthetic images are from the real training images, by a network of
@@ -90,13 +90,13 @@ class RunConfig(Settings, Generic[Options]):
     def check_further(self) -> None:
         """Refuses settings that do not go with the data set, the method or the number of rounds."""
         if (self.dataset == FOLDER) != (self.data.folder is not None):
-            raise UserError("data set folder and data.folder go together: name both or none")
+            raise UserError("data set folder and data.folder need each other: set both or none")
         if self.partition.kind == "domains" and self.dataset != FOLDER:
             raise UserError(f"partition.kind domains needs data set folder, got {self.dataset}")
         if get_method(self.method).one_shot and self.rounds != 1:
             raise UserError(f"{self.method} is a one-shot method: rounds must be 1")
         if self.stop_after and self.rounds == 1:
-            raise UserError("stop_after needs several rounds")
+            raise UserError("stop_after needs rounds above 1")
         if self.scores_clients and self.partition.test_fraction == 0:
             raise UserError(
                 f"{self.method} scores each client on test samples of its own: "
@@ -109,13 +109,13 @@ class RunConfig(Settings, Generic[Options]):
         if not get_method(self.method).supports_dp(self.options):
             able = [name for name in OURS if METHODS[name].supports_dp(METHODS[name].config())]
             if self.method not in able:
-                raise UserError(f"dp.epsilon goes with {', '.join(able)}, not with {self.method}")
+                raise UserError(f"dp.epsilon works with {', '.join(able)}, not with {self.method}")
             raise UserError(
                 f"dp.epsilon covers one training of a client in a round; with these settings "
                 f"{self.method} has clients that train twice"
             )
         if self.scores_clients:
-            raise UserError("dp.epsilon: scores of clients' own test samples would be no secret")
+            raise UserError("dp.epsilon: scores on clients' own test samples would not be private")
 
     @property
     def scores_clients(self) -> bool:

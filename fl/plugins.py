@@ -48,7 +48,7 @@ def load_plugin(spec: str) -> ModuleType:
     except BaseException as error:  # whatever it raises, an exit too
         raise _failed(spec, error) from None
     if getattr(module, "__file__", None) is None:
-        raise UserError(f"plugin {spec} has no code of a file; a file ends in .py")
+        raise UserError(f"plugin {spec} is no module with a file; a file ends in .py")
     if wanted:
         _register(spec, module, wanted)
     return module

@@ -28,12 +28,12 @@ class ShareConfig(Settings):
     cpus: Positive
     """Cores; also the number of threads, at least one."""
     gpus: Annotated[float, Within(0, 1)] | None = None
-    """Share of one GPU, enforced; counts where there are GPUs. Default: measured on one step."""
+    """Share of one GPU, enforced; ignored without GPUs. Default: measured on one step."""
     memory_bytes: Annotated[int, AtLeast(0), AtMost(2**60)] | None = None
     """Bytes of main memory beyond the bare process, enforced; 0 for no limit. Default: measured on
     one step where there is no GPU, else no limit."""
     shared: bool = False
-    """Light clients with equal requests share processes, and train together where it is quicker."""
+    """Let small clients with equal requests share processes, and train together if faster."""
 
     def check_further(self) -> None:
         """More than one core are whole cores."""
@@ -81,7 +81,7 @@ class ResourcesConfig(Settings):
 def _check_entry(setting: str, entry: str) -> None:
     name, quantity, value = _parse(setting, entry)
     if setting == "roles" and name in NAMED_ROLES:
-        raise UserError(f"that is resources.{name}")
+        raise UserError(f"use resources.{name} instead")
     shares: JsonObject = {"cpus": 1, quantity: value}
     ShareConfig(**shares)  # raises if the value is out of bounds
 

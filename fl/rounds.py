@@ -124,7 +124,7 @@ class Rounds:
             evaluate = partial(server.evaluate, model)
         if self._metrics and (model is None or not whole):
             why = "has none" if model is None else "trains only some of its layers"
-            raise UserError(f"metrics are of the global model, and this method {why}")
+            raise UserError(f"metrics need a global model, and this method {why}")
         self._go_on(clients, server, model, memory)
         if self.start is None:
             self.start = evaluate()
@@ -223,8 +223,8 @@ class Rounds:
             load_whole(model, state["model"])
         if self._own and not state["memory"]:
             log.warning(
-                "the method goes on with its model alone: tensors that it keeps in variables from "
-                "round to round begin anew; rounds.play(..., memory=tensors) saves them"
+                "only the method's model is restored: tensors that it keeps in variables between "
+                "rounds are lost; save them with rounds.play(..., memory=tensors)"
             )
         memory.clear()
         memory.update({name: t.to(server.device) for name, t in state["memory"].items()})

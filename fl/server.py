@@ -111,7 +111,7 @@ def with_figures(result: JsonObject, figures: JsonObject) -> JsonObject:
     """
     if taken := result.keys() & figures.keys():
         raise UserError(
-            f"a method's figures need other names than {', '.join(sorted(taken))}: the result has "
-            "figures of these names itself"
+            f"a method's figures cannot have the names {', '.join(sorted(taken))}: the result uses "
+            "these already"
         )
     return result | figures

@@ -53,7 +53,7 @@ class Targets:
         if targets.dtype == np.uint8:
             return cls("labels", shape[0], shape)
         if (targets == NOT_COUNTED).all(1).any():
-            raise UserError("a sample's tokens are all -100, which do not count: leave it out")
+            raise UserError("a sample has only tokens of -100, which are ignored: leave it out")
         return cls("tokens", 1 + int(targets.max(initial=0)), shape)
 
     @property
@@ -133,8 +133,8 @@ def _tell_of_mark(labels: np.ndarray) -> None:
     below = labels[labels < most].max(initial=0)
     if most in MARKS and below < most // 2:
         log.warning(
-            "labels: %d counts as a class, though none is between it and %d: if it marks what has "
-            "none, leave such samples out, or give places -100",
+            "labels: %d is taken for a class, though no label lies between it and %d: if it means "
+            "'no class', leave such samples out, or write -100 for such tokens",
             *(most, below),
         )
 
@@ -142,12 +142,12 @@ def _tell_of_mark(labels: np.ndarray) -> None:
 def _values(values: np.ndarray) -> np.ndarray:
     """float32 (N, D)."""
     if np.isin(values, (0, 1)).all():
-        raise UserError("targets of floats that are 0 or 1: give integers, for classes or labels")
+        raise UserError("all targets are the floats 0 or 1: give integers for classes or labels")
     found = np.unique(values)
     if len(found) <= FEW_CLASSES and np.array_equal(found, np.arange(len(found))):
         raise UserError(
-            f"targets of the floats 0 to {len(found) - 1}: give integers for classes; "
-            "standardise them, as (y - mean) / deviation, for values"
+            f"all targets are whole floats, 0 to {len(found) - 1}: for classes give integers; for "
+            "values standardise them, as (y - mean) / deviation"
         )
     rows = values.reshape(len(values), -1)
     whole = [len(own) for own in map(np.unique, rows.T) if np.array_equal(own, np.round(own))]
@@ -156,12 +156,12 @@ def _values(values: np.ndarray) -> np.ndarray:
         log.warning(line, few[0])
     if rows.shape[1] > 1 and rows.min() >= 0 and np.allclose(rows.sum(1), 1, atol=1e-4):
         log.warning(
-            "targets: probabilities are learned as values, by squared error; R2 is of the answers "
-            "as they are, not of their softmax; integers are classes"
+            "targets: probabilities are learned by squared error, and R2 is computed from the "
+            "model's outputs without softmax; for classes give integers"
         )
     if (most := float(np.abs(values).max(initial=0))) > LARGEST_VALUE:
         raise UserError(
-            f"targets up to {most:g}; allowed: {LARGEST_VALUE:g}: standardise them, as "
+            f"targets must be at most {LARGEST_VALUE:g}, got {most:g}: standardise them, as "
             "(y - mean) / deviation"
         )
     return rows.astype(np.float32)

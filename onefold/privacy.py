@@ -59,11 +59,9 @@ def attack_run(run: Path, data_root: Path) -> JsonObject:
     launch = parse(["--config", str(run / "config.yaml"), "--data-root", str(data_root)])
     config, spec = launch.run, launch.run.run_spec
     if "dataset" in differences(run / "config.yaml", config):
-        raise UserError(f"{run}: {config.dataset} is other data than the run had")
+        raise UserError(f"{run}: {config.dataset} is not the data that the run used")
     if spec.targets is not None:
-        raise UserError(
-            f"{run}: attacks are on answers of classes; its targets are {spec.targets.kind}"
-        )
+        raise UserError(f"{run}: attacks need classes as targets, got {spec.targets.kind}")
     dataset = read_dataset(launch)
     train = dataset.train
     lists, _ = read_lists(run / "partition.npz", config.num_clients, len(train.labels), train.taken)

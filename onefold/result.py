@@ -153,7 +153,7 @@ def load_model(path: Path | str, model: Callable[..., nn.Module] | None = None) 
             code = run / OWN_CODE
             kept = f"; its code is kept, to be read before it is trusted: {code}"
             raise UserError(
-                f"the model of {path} is built by your own {name}, which is not known here: "
+                f"the model of {path} is your own {name}, which is not registered here: "
                 f"onefold.load_model({str(path)!r}, model={name}), or --plugin FILE that registers "
                 f"it{kept if code.is_file() else ''}"
             )
@@ -167,7 +167,7 @@ def load_model(path: Path | str, model: Callable[..., nn.Module] | None = None) 
                         f"{line} known here: give its class, "
                         f"onefold.load_model({str(path)!r}, model={name})"
                     )
-                log.warning("%s given: it may answer otherwise than in the run", line)
+                log.warning("%s given: its outputs may differ from the run's", line)
         return unwrapped(load_file(file))
 
 

@@ -113,13 +113,13 @@ def launch_of(given: Mapping[str, Any], loss: Any, augment: Any) -> Launch:
     settings = {name: value for name, value in given.items() if name not in OBJECTS}
     several = (isinstance(model, Sequence) and not isinstance(model, str)) or _by_client(model)
     if loss is not None and model is None:
-        raise UserError("loss: name the model that is trained by it")
+        raise UserError("loss needs model: name the model that it trains")
     names = _names(data, method, None if several else model, loss, augment)
     arguments = partition_arguments(partition, data, Path(settings.get("output_dir", "runs")))
     if partition is None and (clients := _clients_of(names)):
         arguments = ["--partition.kind", "natural", "--num-clients", str(clients)]
     if twice := sorted({n for n, v in names.items() if v is not None} & flatten(settings).keys()):
-        raise UserError(f"{twice[0]} is named twice, by an object and as a setting")
+        raise UserError(f"{twice[0]} is given twice, as an object and as a setting")
     for name, value in [*names.items(), *flatten(settings).items()]:
         if value is not None:
             arguments += as_arguments(name, value)
@@ -184,7 +184,7 @@ def refuse_elsewhere(launch: Launch) -> None:
     launch.refuse_smoke()
     if launch.slurm.submit:
         raise UserError(
-            "slurm goes with the command: onefold run --slurm, or start Python in a job"
+            "slurm needs the command line: use onefold run --slurm, or start Python in a job"
         )
 
 
@@ -205,8 +205,8 @@ def _names(data: Any, method: Any, model: Any, loss: Any, augment: Any) -> dict[
     if data is None or isinstance(data, str | Path):
         if augment is not None:
             raise UserError(
-                "augment goes with data that is given as an object; for other data register it "
-                "under a name of its own: onefold.register_dataset(name, data, augment)"
+                "augment needs data that is given as an object; register other data under its own "
+                "name: onefold.register_dataset(name, data, augment)"
             )
     else:
         register_dataset(OWN, data, augment)
@@ -248,7 +248,7 @@ def _models_of(model: Any, loss: Any, launch: Launch) -> list[str]:
             if {"prototypes", "models"} & {field.name for field in fields(m.config)}
         ]
         raise UserError(
-            f"{launch.run.method} gives all clients one model; several go with {', '.join(able)}"
+            f"{launch.run.method} takes one model for all clients; {', '.join(able)} take several"
         )
     names: dict[Any, str] = {}
     for own in asked:
@@ -328,7 +328,7 @@ def partition_arguments(partition: Any, data: Any, output_dir: Path) -> list[str
         if not own.size:
             raise UserError(f"partition: client {k} has no samples: leave it out")
         if own.ndim != 1 or not np.issubdtype(own.dtype, np.integer):
-            raise UserError(f"partition: client {k} has no list of whole numbers")
+            raise UserError(f"partition: client {k} must have a list of whole numbers")
     digest = hashlib.sha256(b"|".join(own.astype(np.int64).tobytes() for own in lists))
     path = (output_dir / ".partitions" / f"{digest.hexdigest()[:16]}.npz").resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -341,7 +341,7 @@ def _of_partitioner(partitioner: Any, data: Any) -> list[np.ndarray]:
     """Each client's indices, by a partitioner that is shown indices and labels for samples."""
     own = REGISTERED.get(OWN)
     if own is None or isinstance(data, str | Path):
-        raise UserError("partition: a partitioner goes with data that is given as an object")
+        raise UserError("partition: a partitioner needs data that is given as an object")
     import datasets
 
     columns = {"index": range(len(own.train.labels)), "label": own.train.labels}
@@ -392,8 +392,8 @@ def on_test(
             figure(name, model)
             if shard.wanted.is_floating_point() and _mixes_up(partial(figure, name, model), shard):
                 log.warning(
-                    "metric %s is the same whichever target is whose: targets are (N, D) as the "
-                    "answers are, so leave squeeze() out",
+                    "metric %s does not change when targets are permuted: targets and outputs have "
+                    "shape (N, D), so leave squeeze() out",
                     name,
                 )
     return figures

@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _runs_in(folder: Path) -> dict[str, Path]:
     """The runs by name."""
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; --output-dir is where runs are kept")
+        raise UserError(f"{folder} is a file; set --output-dir to the folder of runs")
     return {file.parent.name: file.parent for file in sorted(folder.glob("*/config.yaml"))}
 
 

@@ -51,7 +51,7 @@ def command(
         raise UserError(f"--prune takes days from 0 to {MOST_DAYS}, got {days:g}")
     pool = folder / ".store"
     if not pool.is_dir():
-        raise UserError(f"there is no store in {folder}; --output-dir is where runs are kept")
+        raise UserError(f"there is no store in {folder}; set --output-dir to the folder of runs")
     uploads = stored_in(pool)
     if days is None:
         print(escaped(f"{pool}: {_described(uploads)}"))

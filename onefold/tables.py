@@ -153,7 +153,7 @@ def _planned(
             )
             refuse_elsewhere(launch)
             if launch.dry_run:
-                raise UserError("grid: dry_run goes with the command: onefold sweep --grid")
+                raise UserError("grid: dry_run needs the command line: onefold sweep --grid")
             yield Cell(row, launch.run.method, arguments=(), settings=shown), launch, given
 
 

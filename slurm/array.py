@@ -52,7 +52,7 @@ def read_runs(file: Path, common: Sequence[str]) -> list[Launch]:
     if not launches:
         raise UserError(f"{file} names no runs")
     if any(launch.slurm != launches[0].slurm for launch in launches):
-        raise UserError(f"the runs of an array ask for one allocation, {file} for several")
+        raise UserError(f"runs of an array must ask for one allocation; in {file} they differ")
     if any(launch.wait for launch in launches):
         raise UserError("--wait follows one run; python -m slurm.status lists many")
     return launches

@@ -51,11 +51,11 @@ class SweepOptions(Settings):
     search: Annotated[str, OneOf(SEARCHERS)] = "random"
     """random, grid (all combinations), optuna or hyperopt."""
     max_concurrent: Count | None = None
-    """Most trials at once. Default: one per GPU, else as many as cores and memory allow."""
+    """Largest number of trials at once. Default: one per GPU, else what cores and memory allow."""
     time_budget: Positive | None = None
     """Seconds after which all trials stop."""
     validation: Annotated[float, Within(0, 1, "()")] = 0.1
-    """Share of the training images that trials are compared on; no client gets them."""
+    """Share of the training images that no client gets, on which trials are compared."""
     final_seeds: Count = 3
     """Seeds with which best and default configuration are compared on the test split."""
 
@@ -80,7 +80,7 @@ def parse_sweep(argv: Sequence[str]) -> tuple[SweepOptions, Launch]:
     launch = parse(rest, prog=PROG, beside=[field.name for field in fields(SweepOptions)])
     launch.refuse_smoke()
     if launch.run.data.validation:
-        raise UserError("a sweep sets data.validation itself: give --validation")
+        raise UserError("a sweep sets data.validation itself: use --validation instead")
     return options, launch
 
 

@@ -31,7 +31,7 @@ def short_root() -> contextlib.AbstractContextManager[Path]:
     would be too long."""
     parent, room = temporary_folder(), SOCKET_PATH - BELOW_ROOT
     if len(os.fsencode(parent)) > room:
-        raise UserError(f"TMPDIR is {parent}, but Ray's sockets need one of at most {room} bytes")
+        raise UserError(f"TMPDIR must be at most {room} bytes for Ray's sockets, got {parent}")
     return own_folder()
 
 
@@ -104,7 +104,7 @@ def private_folder(path: Path) -> Path:
         path.mkdir(mode=0o700)
     found = path.lstat()  # a link is not followed
     if not stat.S_ISDIR(found.st_mode):
-        raise UserError(f"{path} must be a folder, and is none; remove it")
+        raise UserError(f"{path} must be a folder, but is not; remove it")
     if found.st_uid != os.geteuid():
         raise UserError(f"{path} belongs to user {found.st_uid}, and must belong to you alone")
     if found.st_mode & 0o077:

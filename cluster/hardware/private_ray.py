@@ -314,7 +314,7 @@ def refuse_shadows() -> None:
         return
     for file in shadows():
         raise UserError(
-            f"{file} has the name of a package of Onefold's, and the processes of the Ray that "
-            "this one has started would find it first: let Onefold start Ray, rename the file, or "
-            "use --runtime inprocess"
+            f"{file} has the name of one of Onefold's packages, and processes of the Ray started "
+            "here would import it instead: let Onefold start Ray, rename the file, or use "
+            "--runtime inprocess"
         )

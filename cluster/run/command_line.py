@@ -90,8 +90,8 @@ def check_run_name(name: str) -> None:
     if not plain or not name.strip() or size > LONGEST_BYTES:
         shown = repr(name if size <= LONGEST_BYTES else f"{name[:40]}...")
         raise UserError(
-            f"name must be a folder's name of 1 to {LONGEST_BYTES} printable bytes, without / and "
-            f"with no . in front, got {shown}"
+            f"name must be a folder name of 1 to {LONGEST_BYTES} printable bytes, without / or a "
+            f"leading dot, got {shown}"
         )
 
 
@@ -152,7 +152,7 @@ def parse(
         if not (file.is_file() and (call := load_mapping(file).get(CALL))):
             raise
         how = f"register these by --plugin FILE, or call {call}"
-        raise UserError(f"{error}; that run was given objects from Python: {how}") from None
+        raise UserError(f"{error}; that run used objects from Python: {how}") from None
 
 
 def _parsed(

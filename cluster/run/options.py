@@ -128,23 +128,23 @@ class Machine(Settings):
     it, but for who failed."""
 
     runtime: Literal["ray", "inprocess"] = "ray"
-    """ray: every client an actor of its own. inprocess: one after another, here."""
+    """ray: each client trains in its own Ray actor. inprocess: one by one, in this process."""
     ray_address: str | None = None
-    """HOST:PORT of a Ray cluster to join and to leave running. Default: one of our own."""
+    """HOST:PORT of a running Ray cluster to use. Default: Onefold starts and stops its own."""
     max_actors: Count | None = None
-    """Most client actors at once. Default: as many as the resources allow."""
+    """Largest number of client actors at once. Default: as many as the resources allow."""
     client_timeout: Positive | None = None
     """Seconds after which a client that has not finished is ended and tried again. Default: 20
-    times what its model's measured rate lets expect, and at least 600."""
+    times the time expected from its model's measured rate, at least 600."""
     on_client_failure: Literal["stop", "drop"] = "stop"
-    """When a client has failed for good: end the run, or go on without it and record that."""
+    """When a client fails at every attempt: stop the run, or drop the client and record that."""
     fusion_ranks: Count | None = None
     """Ranks that share the server's work. Default: one per GPU; without GPUs one, in the
     launch's own process."""
     fusion_timeout: Positive = 600.0
     """Seconds after which ranks give up waiting for one that is silent."""
     fusion_checkpoint: NotNegative = 30.0
-    """Seconds between two states of a fit, from which --resume goes on; 0: one after each epoch."""
+    """Seconds between two checkpoints of a fit, for --resume; 0: one after each epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,25 +152,25 @@ class LaunchOptions(Machine, Generic[Options]):
     """Train a federation's clients, gather their one upload, and fuse them into one model."""
 
     config: Path | None = None
-    """YAML file of settings, below the command line and above the preset."""
+    """YAML file of settings. The command line overrides it; it overrides the preset."""
     preset: str | None = None
     """A named file of settings that comes with Onefold, or the path of a YAML file of your own that
-    serves several methods: what another method's settings are is left out."""
+    serves several methods: settings of other methods are ignored."""
     output_dir: Path = Path("runs")
     """Directory of all runs, each in a directory of its own."""
     name: str | None = None
     """Name of the run's directory. Default: made of method, data set, partition and seed."""
     data_root: Path = Path("data")
-    """Where the data sets lie, in torchvision's layout."""
+    """Folder of the data sets, in torchvision's layout."""
     save_best: bool = False
     """Also keep the global model after its most accurate round, as model/best.safetensors. Measure
-    it by data.validation: the test split must choose nothing."""
+    it by data.validation, so that the test split chooses nothing."""
     save_every: Count | None = None
-    """Also keep the global model after every so many rounds, as model/round-N.safetensors."""
+    """Also keep the global model after every Nth round, as model/round-N.safetensors."""
     track: tuple[Literal["wandb", "mlflow"], ...] = ()
     """Experiment trackers that record the run too: wandb, mlflow, or both."""
     report_real_images: bool = False
-    """Show real training images in the report, and so to trackers. Not with dp.epsilon."""
+    """Show real training images in the report, which trackers get too. Not with dp.epsilon."""
     dry_run: bool = False
     """Print the resolved configuration and the placement plan, and start nothing."""
     smoke: bool = False
@@ -190,27 +190,27 @@ class LaunchOptions(Machine, Generic[Options]):
         for tracker in self.track:
             spec = find_spec(tracker)
             if spec is None or spec.origin is None:  # a mere folder of that name has no origin
-                raise UserError(f"--track {tracker} needs it: pip install 'onefold[{tracker}]'")
+                raise UserError(f"--track {tracker} needs: pip install 'onefold[{tracker}]'")
         if self.report_real_images and self.run.dp.epsilon is not None:
             raise UserError(
-                "--report-real-images goes without dp.epsilon: a report of a run with differential "
-                "privacy shows no real images"
+                "--report-real-images excludes dp.epsilon: a report would show the images that "
+                "differential privacy protects"
             )
         if (self.save_best or self.save_every) and get_method(self.run.method).one_shot:
-            raise UserError(f"{self.run.method} has one round: save_best and save_every need many")
+            raise UserError(f"save_best and save_every need many rounds: {self.run.method} has one")
         if self.resume and self.overwrite:
             raise UserError("--resume and --overwrite exclude each other")
         if self.smoke and (self.dry_run or self.slurm.submit):
             raise UserError("--smoke excludes --dry-run and --slurm")
         if self.wait and not self.slurm.submit:
-            raise UserError("--wait goes with --slurm")
+            raise UserError("--wait needs --slurm")
         if self.slurm.submit and self.ray_address:
-            raise UserError("--slurm brings up a Ray cluster of its own; leave out --ray-address")
+            raise UserError("--slurm starts its own Ray cluster; leave out --ray-address")
         if self.slurm.nodes > 1 and self.runtime != "ray":
             raise UserError("only --runtime ray can use more than one node")
         if self.ray_address is not None:
             if self.runtime != "ray":
-                raise UserError("--ray-address goes with --runtime ray")
+                raise UserError("--ray-address needs --runtime ray")
             parse_address(self.ray_address)
         if self.fusion_ranks is not None and self.fusion_ranks > 1 and self.runtime == "inprocess":
             raise UserError("fusion_ranks above 1 need --runtime ray")

@@ -98,8 +98,8 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
     run_spec = run.run_spec  # reads the disk where the data is a folder
     if run_spec.targets is not None and not method.any_targets:
         raise UserError(
-            f"{run.method} needs labels of classes, one for each sample; the targets are "
-            f"{run_spec.targets.kind}: allowed are {_for_any_targets()}"
+            f"{run.method} needs one class label for each sample, but the targets are "
+            f"{run_spec.targets.kind}; methods for these: {_for_any_targets()}"
         )
     with _named(run):
         assignments = _assignments(run, method, run_spec)
@@ -168,13 +168,13 @@ def _client(text: str, count: int) -> int:
 
 def _change(name: str, text: str, training: Training) -> tuple[str, object]:
     if type(training) is not ClassifierConfig:
-        raise UserError("allowed for clients that only train a classifier by a common record")
+        raise UserError("allowed only for clients with plain classifier settings")
     names = [f.name for f in fields(training) if f.name not in ("model", "width")]
     name = name.replace("-", "_")
     if name not in names:
         raise unknown("setting", name, names)
     if not text:
-        raise UserError(f"{text!r} is no value")
+        raise UserError("the value is missing")
     kind = get_type_hints(type(training))[name]
     for number in {int, float} & {kind, *get_args(kind)}:
         with suppress(ValueError):
@@ -202,17 +202,17 @@ def _check_own_model(training: Training, method: Method, run_spec: RunSpec, *, d
     uses_it = method.any_targets or as_it_is
     if own_loss and not uses_it:
         raise UserError(
-            f"{method.name} trains by a loss of its own, so {training.model} cannot have one: "
-            f"allowed are {_for_any_targets()}, and methods that fuse what such clients train"
+            f"{method.name} has its own loss, so {training.model} cannot have one; use "
+            f"{_for_any_targets()}, or a method that fuses what such clients train"
         )
     if reason := unsteady(model, inputs):
         log.warning(
-            "%s: its answer in evaluation %s: figures are of this run's number of ranks alone",
+            "%s: its output in evaluation %s: figures depend on the number of ranks",
             *(training.model, reason),
         )
     kind = run_spec.targets and run_spec.targets.kind
     if kind == "values" and getattr(vars(model).get("own_loss"), "log_input", False):
-        log.warning("R2 is of the answers as they are, but the loss takes them for logarithms")
+        log.warning("R2 uses the model's outputs, which the loss takes for logarithms")
     if kind == "values" or (own_loss and method.any_targets and kind != "labels"):
         return  # any answer may be meant; of classes the largest counts
     if found := squashes(model, inputs):
@@ -324,18 +324,16 @@ def _check_transforms(admitted: Admitted, train: Split) -> None:
     method, augmented = admitted.method, train.augment is not None
     if method.fixed_samples and (augmented or _varies(train)):
         raise UserError(
-            f"{method.name} reckons with one form of each sample: augment and random transforms of "
-            "a data set object do not go with it"
+            f"{method.name} needs samples that never change: leave out augment, and random "
+            "transforms of the data set object"
         )
     if augmented and not any(
         isinstance(a.training, ClassifierConfig) for a in admitted.assignments
     ):
-        raise UserError(f"augment: only classifiers train on it, and {method.name} has none")
+        raise UserError(f"augment needs clients that train classifiers; {method.name} has none")
     targets = admitted.run_spec.targets
     if augmented and targets and targets.kind == "tokens":
-        log.warning(
-            "augment changes samples alone: if it moves pixels, classes at places are wrong"
-        )
+        log.warning("augment changes only samples: if it moves pixels, their targets become wrong")
 
 
 def _check_tested(run: RunConfig[Any], dataset: Dataset, partition: Partition) -> None:
@@ -345,13 +343,13 @@ def _check_tested(run: RunConfig[Any], dataset: Dataset, partition: Partition) -
     rows: Any = np.concatenate(partition.test) if run.scores_clients else slice(None)
     if _varies(split, rows):
         raise UserError(
-            "data: transforms of the data set object would change test samples at random: give "
-            "them as augment=, or test data of its own without them"
+            "data: random transforms of the data set object would change test samples too: pass "
+            "them as augment=, or give separate test data without them"
         )
     if run.stop_after and not run.data.validation:
         log.warning(
-            "stop_after chooses the last round by test samples: with data.validation, such as 0.1, "
-            "held-out training samples choose it"
+            "stop_after chooses the last round by the test split: set data.validation, as to 0.1, "
+            "to choose it by held-out training samples"
         )
     trained = partition.counts.sum(0)[split.labels[rows]]
     if not trained.all():
@@ -383,7 +381,7 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
     pool = np.arange(len(dataset.train.labels))
     if drawn is not None:
         if run.partition.kind == "file":
-            raise UserError("samples are drawn anew, so partition.kind file does not go with it")
+            raise UserError("partition.kind file cannot be used: samples are drawn anew")
         pool = numpy_generator(run.seed, "drawn").choice(pool, drawn)
     train, classes = dataset.train, dataset.num_classes
     labels, owners = train.labels[pool], None
@@ -392,7 +390,7 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
     by_classes = ("dirichlet", "mixture", "classes")
     if dataset.targets is not None and run.partition.kind in by_classes:
         raise UserError(
-            f"partition.kind {run.partition.kind} needs labels of classes; allowed for "
+            f"partition.kind {run.partition.kind} needs class labels; allowed for "
             f"{dataset.targets.kind}: iid, natural, file"
         )
     partition = make_partition(

@@ -129,7 +129,7 @@ def delete(paths: Iterable[Path]) -> None:
     with ExitStack() as held:
         for path in paths:
             if not is_run(path):
-                raise UserError(f"{path} is no run's folder: delete it by hand")
+                raise UserError(f"{path} is not a run's folder: delete it by hand")
             held.enter_context(locked(path))
         for path in paths:
             empty(path)
@@ -176,7 +176,7 @@ def check_place(launch: Launch) -> None:
             raise UserError(f"output_dir {launch.output_dir} is a file; choose another")
         store = launch.output_dir / ".store"
         if store.exists() and not store.is_dir():
-            raise UserError(f"{store} must be a folder, the store of updates: move that file away")
+            raise UserError(f"{store} must be the folder of the store, but is a file: move it")
         there = existing(path.parent)
         if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
             raise UserError(f"cannot write to {there}; choose another --output-dir")
@@ -234,9 +234,9 @@ def _refuse_taken(path: Path, launch: Launch) -> None:
     config_file = path / "config.yaml"
     if not config_file.exists():
         if holds_files(path):
-            raise UserError(f"{path} holds files that are no run; choose another --name")
+            raise UserError(f"{path} holds files but no run; choose another --name")
     elif not is_run(path):
-        raise UserError(f"{path} holds a config.yaml that is no run's; choose another --name")
+        raise UserError(f"{path} holds a config.yaml of no run; choose another --name")
     elif launch.resume:
         if changed := differences(config_file, launch.run, may_grow=True):
             what = f"cannot resume {path} with another configuration"

@@ -469,8 +469,8 @@ def _save(run_dir: Path, prepared: Prepared, outcome: Outcome, *, real_images: b
         save_model(outcome.model, run_dir / "model" / "global.safetensors")
         if describe(outcome.model) is None:
             log.warning(
-                "model/global.safetensors holds the global model's weights alone, as its class is "
-                "no registered model: the result has it, in this process"
+                "model/global.safetensors holds only the global model's weights: its class is "
+                "not registered: take the model from the result, in this process"
             )
     if outcome.synthetic:
         (run_dir / "synthetic").mkdir(exist_ok=True)

@@ -42,7 +42,7 @@ def make(
         UserError: that table's folder is missing or laid out otherwise, or another table has one.
     """
     if (name == DOMAINS_TABLE) != (folder is not None):
-        raise UserError(f"data_folder goes with {DOMAINS_TABLE}, which needs it, and with no other")
+        raise UserError(f"{DOMAINS_TABLE} needs data_folder, and no other table takes it")
     cells = TABLES[name](scale)
     if folder is not None:
         cells = [_with_domains(folder, cell) for cell in cells]
@@ -151,7 +151,7 @@ class SuiteOptions(Settings):
     only: tuple[str, ...] = ()
     """Patterns of the cells to run, as in 'mnist-alpha0.5-*'. Default: all."""
     dataset: Annotated[str, OneOf(NAMES)] | None = None
-    """Data set in place of the paper's; then there is no number to compare with."""
+    """Data set instead of the paper's; the paper's numbers are then not compared."""
     data_folder: Path | None = None
     """For fedaf-table2: path with a folder per domain, in each a folder per class, as the paper has
     DomainNet's ten most frequent classes."""
@@ -185,7 +185,7 @@ def numbers(name: str, text: str, *, least: int = 0) -> list[int]:
     for part in text.split(","):
         if not part.strip().isdecimal() or int(part) < least:
             raise UserError(
-                f"{name} must be whole numbers with commas, got {part!r}; none is below {least}"
+                f"{name} must be whole numbers from {least}, with commas between, got {part!r}"
             )
         found.append(int(part))
     return list(dict.fromkeys(found))

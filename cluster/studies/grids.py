@@ -62,7 +62,7 @@ def _axes(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
             name, _, listed = word.partition("=")
             given = {name: tuple(listed.split(","))}
         else:
-            raise UserError(f"{word!r} is no NAME=VALUE,VALUE; options come after these")
+            raise UserError(f"expected NAME=VALUE,VALUE, got {word!r}; options come last")
         for name, values in given.items():
             setting = name.replace("_", "-")
             if setting in found:

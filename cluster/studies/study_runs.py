@@ -148,11 +148,11 @@ def _cell(
 ) -> StudyRun:
     fixed = [f"--num-clients={clients}", f"--seed={seed}", f"--name=k{clients}-seed{seed}"]
     if "--overwrite" in launch_arguments:
-        raise UserError("a study goes on where it ended; to begin anew name another --output-dir")
+        raise UserError("a study always resumes; to start again choose another --output-dir")
     launch = parse([*launch_arguments, *fixed, f"--output-dir={options.output_dir}", "--resume"])
     launch.refuse_smoke()
     if launch.slurm.submit:
-        raise UserError("a study runs where it is started: --slurm is for onefold run and suite")
+        raise UserError("a study cannot use --slurm; onefold run and suite can")
     if options.samples_per_client is None:
         return StudyRun(launch=launch, drawn=None)
     run, wanted = launch.run, clients * options.samples_per_client

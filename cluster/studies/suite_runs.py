@@ -216,8 +216,8 @@ def earlier(launch: Launch) -> JsonObject | None:
     if changed := differences(run_dir / "config.yaml", launch.run):
         other = ", ".join(changed.values())
         raise UserError(
-            f"{run_dir} is of another run ({other}); name another, or remove it: in Python by "
-            "overwrite=True"
+            f"{run_dir} holds another run ({other}): choose another folder, or remove it (in "
+            "Python: overwrite=True)"
         )
     return read_json(run_dir / "result.json")
 

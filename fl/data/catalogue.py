@@ -175,7 +175,7 @@ def _check_sizes(path: Path, file: zipfile.ZipFile) -> None:
     """Refuses a file whose list of contents cannot be true, as zip bombs have it."""
     claimed = sum(entry.file_size for entry in file.infolist())
     if claimed > PACKED_AT_MOST * path.stat().st_size + 2**20:
-        raise ValueError(f"it claims {claimed} bytes of arrays, which it cannot hold")
+        raise ValueError(f"it claims {claimed} bytes of arrays, more than its size allows")
     if claimed > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
         raise ValueError(f"it claims {claimed} bytes of arrays, more than this machine's memory")
 
@@ -199,7 +199,7 @@ def _leaf(path: Path) -> Any:
         for p in ("train", "test")
     )
     if train.keys() != test.keys():
-        raise UserError(f"{path}: train and test have other users; LEAF's are split by sample")
+        raise UserError(f"{path}: train and test must have the same users (LEAF's split by sample)")
     return {u: ((own["x"], own["y"]), (test[u]["x"], test[u]["y"])) for u, own in train.items()}
 
 
@@ -259,7 +259,7 @@ def _read_path(path: Path, state: str) -> Dataset:
 def _npz(path: Path) -> Any:
     found = read_arrays(path, *ARRAYS)
     if not all(array.ndim for array in found):
-        raise UserError(f"{path} has one number for an array; expected N samples and N labels")
+        raise UserError(f"{path}: an array is a single number; expected N samples and N labels")
     return (found[:2], found[2:]) if len(found) == 4 else tuple(found)
 
 

@@ -44,7 +44,7 @@ def image_files(folder: Path) -> list[Path]:
     files = [f for f in sorted(folder.iterdir()) if f.is_file() and not f.name.startswith(".")]
     others = [file.name for file in files if file.suffix.lower() not in SUFFIXES]
     if others:
-        log.warning("%s: no images, and left out: %s", folder, listed(others))
+        log.warning("%s: files that are not images are ignored: %s", folder, listed(others))
     return [file for file in files if file.suffix.lower() in SUFFIXES]
 
 
@@ -62,7 +62,7 @@ def class_folders(folder: Path) -> list[str]:
     loose = [f.name for f in sorted(folder.iterdir()) if _is_image(f)]
     if hidden or empty or loose:
         left_out = listed([*hidden, *empty, *loose])
-        log.warning("%s: no folders of a class's images, and left out: %s", folder, left_out)
+        log.warning("%s: ignored, as they are not class folders with images: %s", folder, left_out)
     found = [name for name in names if name not in hidden and name not in empty]
     check_names(f"{folder}: class", found)
     return found

@@ -58,8 +58,8 @@ class Items:
 
 def _changed(row: int, first: Any, other: Any) -> str:
     return (
-        f"sample {row} has the label {other}, and at first {first}: an index must stand for one "
-        "sample"
+        f"sample {row} now has the label {other}; it had {first} when it was first read: an index "
+        "must always give the same sample"
     )
 
 
@@ -152,8 +152,8 @@ class Lazy:
                 samples = self.sources[source].read(own[chosen])
                 if samples.shape[1:] != self.shape[1:]:
                     raise ValueError(
-                        f"the data has a sample of shape {samples.shape[1:]} where it had "
-                        f"{self.shape[1:]} at first"
+                        f"a sample of the data now has shape {samples.shape[1:]}; it had "
+                        f"{self.shape[1:]} when it was first read"
                     )
                 found[chosen] = samples
         if found.dtype.kind == "f" and not np.isfinite(found).all():
@@ -226,11 +226,11 @@ def _first_reading(
     low = high = None
     for part in parts:
         if part.dtype.kind == "f" and not np.isfinite(part).all():
-            raise UserError("samples with NaN or infinite values")
+            raise UserError("samples have NaN or infinite values")
         if low is not None and (part.shape[1:], part.dtype) != (low.shape, low.dtype):
             raise UserError(
-                f"samples of several shapes or types, {low.dtype} {low.shape} of {named(0)} and "
-                f"{part.dtype} {part.shape[1:]} of {named(len(digests))}; scale or pad them"
+                f"samples need one shape and type, got {low.dtype} {low.shape} in {named(0)} and "
+                f"{part.dtype} {part.shape[1:]} in {named(len(digests))}; scale or pad them"
             )
         digests += [hashlib.sha256(own.tobytes()).digest() for own in part]
         least, most = part.min(0), part.max(0)
@@ -270,8 +270,8 @@ def is_lazy(name: str, data: Any, sample: Callable[[Any], tuple[np.ndarray, Any]
         draws = draws or not np.array_equal(one, other)
     if not repeats:
         log.warning(
-            "data %s: a sample read again with the same random numbers is another one, so no run "
-            "can be repeated: let it draw from torch's, numpy's or Python's global stream",
+            "data %s: reading a sample twice with the same seed gives different values, so no run "
+            "can be repeated: draw only from torch's, numpy's or Python's global generator",
             name,
         )
     return draws or not repeats
@@ -309,8 +309,8 @@ class Augment:
                 ) from None
             if not torch.equal(found, again):
                 raise UserError(
-                    "augment draws from a stream of its own, which no seed of the run's reaches: "
-                    "let it draw from torch's, NumPy's or Python's global one"
+                    "augment has its own random generator, which the run's seed does not set: "
+                    "draw from torch's, NumPy's or Python's global generator"
                 )
             digest.update(found.contiguous().numpy().tobytes())
         return cls(function, digest.hexdigest())
@@ -323,7 +323,7 @@ class Augment:
             found = torch.stack([self.function(sample) for sample in samples])
         if (found.shape, found.dtype) != (samples.shape, samples.dtype):
             raise ValueError(
-                f"augment gives {found.dtype} {tuple(found.shape[1:])} for a sample of "
-                f"{samples.dtype} {tuple(samples.shape[1:])}"
+                f"augment must keep type and shape, got {found.dtype} {tuple(found.shape[1:])} "
+                f"for a sample of {samples.dtype} {tuple(samples.shape[1:])}"
             )
         return found

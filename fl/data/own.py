@@ -71,7 +71,7 @@ def as_dataset(name: str, data: Any, augment: Callable[[Tensor], Tensor] | None 
     if augment is None:
         return found
     if found.inputs.parts:
-        raise UserError("augment goes with samples of one input")
+        raise UserError("augment needs samples with one input")
     few = as_inputs(np.asarray(found.train.images[np.arange(min(4, len(found.train.labels)))]))
     return replace(found, train=replace(found.train, augment=Augment.of(augment, few)))
 
@@ -116,9 +116,9 @@ def _parts(name: str, data: Any) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         return {name: data}
     if missing := {"train", "test"} - data.keys():
-        raise UserError(f"data {name}: no {' and no '.join(sorted(missing))} in the mapping")
+        raise UserError(f"data {name}: the mapping lacks {' and '.join(sorted(missing))}")
     if others := [str(part) for part in data if part not in ("train", "test")]:
-        log.warning("data %s: left out, beside train and test: %s", name, ", ".join(others))
+        log.warning("data %s: only train and test are used; ignored: %s", name, ", ".join(others))
     return {f"{name} {part}": data[part] for part in ("train", "test")}
 
 
@@ -135,7 +135,7 @@ def _splits(clients: Sequence[Sequence[Raw]]) -> list[list[Split]]:
     every = [raw for own in clients for raw in own]
     labels = [labels for _, labels in every]
     if len({(own.dtype.kind, own.shape[1:]) for own in labels}) > 1:
-        raise UserError("parts of it have labels or targets of several kinds")
+        raise UserError("its parts have labels or targets of different kinds")
     columns = stored_targets(np.concatenate(labels))
     rows = pairwise(np.cumsum([0, *map(len, labels)]))
     samples = _alike([samples for samples, _ in every])
@@ -150,7 +150,7 @@ def _alike(parts: Sequence[Any]) -> list[Any]:
     """Samples of each part as they are stored, in one type where all were of one kind."""
     if any(isinstance(part, tuple) for part in parts):
         if len({isinstance(part, tuple) and len(part) for part in parts}) > 1:
-            raise UserError("parts of it differ in their inputs")
+            raise UserError("its parts have different inputs")
         columns = [_alike(column) for column in zip(*parts, strict=True)]
         return [together(own) for own in zip(*columns, strict=True)]
     kept = [stored(part) for part in parts]
@@ -228,15 +228,15 @@ def _read_pair(given: Any, targets: Any) -> Raw:
     indexed = hasattr(given, "iloc") and hasattr(targets, "iloc")
     if indexed and len(given) == len(targets) and not given.index.equals(targets.index):
         raise UserError(
-            "the samples' index is not the labels': row by row they belong to other rows; reset "
-            "both if they are in one order"
+            "samples and labels have different indexes, so their rows do not match; if both are "
+            "in the same order, reset both indexes"
         )
     labels = _plain(targets)
     if isinstance(given, tuple) and len(given) != len(labels):
         inputs = [_array(part) for part in given]
         counts = {len(column) for column in (*inputs, labels)}
         if len(counts) > 1:
-            raise UserError(f"inputs and labels of several lengths, {sorted(counts)}")
+            raise UserError(f"inputs and labels must have one length, got {sorted(counts)}")
         return tuple(map(_numbers, inputs)), labels
     if len(given) != len(labels):
         raise UserError(f"{len(given)} samples but {len(labels)} labels")
@@ -258,8 +258,8 @@ def _read_later(data: Any) -> Raw:
     """A data set object's samples, which are read when they are needed."""
     if len(_sample(data[0])[0]) > 1:
         raise UserError(
-            "samples of several inputs are read once, but reading them draws random numbers, or "
-            "they exceed memory: give arrays"
+            "samples with several inputs must fit in memory, and reading them must not draw "
+            "random numbers: give arrays"
         )
     read, targets = items_of(data, _lazy_sample)
     if read.form.dtype.kind == "f" and channels_first(read.form) is not read.form:
@@ -312,13 +312,13 @@ def _array(image: Any) -> np.ndarray:
     if isinstance(image, Sequence) and len(image) and hasattr(image[0], "getbands"):
         return _stacked([_array(own) for own in image])
     if np.ma.is_masked(image):
-        raise UserError("masked values; fill them in")
+        raise UserError("the array has masked values: fill them in")
     try:
         found = np.asarray(image)
         return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
     except (TypeError, ValueError, RuntimeError) as error:  # ragged, or a tensor of another kind
         ragged = "; pad or cut rows of several lengths" if isinstance(error, ValueError) else ""
-        raise UserError(f"no array: {reason_of(error)}{ragged}") from None
+        raise UserError(f"cannot be read as an array: {reason_of(error)}{ragged}") from None
 
 
 def _stacked(images: Sequence[np.ndarray], named: Callable[[int], str] = numbered) -> np.ndarray:
@@ -327,8 +327,8 @@ def _stacked(images: Sequence[np.ndarray], named: Callable[[int], str] = numbere
     if len(shapes) > 1:
         (k, one), (j, other), *_ = sorted((k, shape) for shape, k in shapes.items())
         raise UserError(
-            f"samples of several shapes, {one} of {named(k)} and {other} of {named(j)}; scale or "
-            "pad them"
+            f"samples must have one shape, got {one} in {named(k)} and {other} in {named(j)}; "
+            "scale or pad them"
         )
     return np.stack(alike)
 
@@ -355,9 +355,9 @@ def _numbers(samples: np.ndarray) -> np.ndarray:
             "(N, ...) with at least one axis for each sample"
         )
     if samples.dtype.kind == "f" and not (np.abs(samples) <= np.finfo(np.float32).max).all():
-        raise UserError("samples with NaN or infinite values, in float32")
+        raise UserError("samples have NaN or infinite values as float32")
     if samples.dtype.kind in "iu" and not is_whole(samples):
-        raise UserError("integers of 2**63 and more; allowed: less")
+        raise UserError("integers must be below 2**63")
     return samples.astype(np.float32) if samples.dtype == bool else samples
 
 
@@ -375,7 +375,7 @@ def stored(samples: np.ndarray | Lazy) -> Any:
     values = samples.form if isinstance(samples, Lazy) else samples
     if values.dtype == np.uint8 and values.ndim in (3, 4) and values.max(initial=0) == 1:
         raise UserError(
-            "samples of type uint8 that are 0 or 1 look like no images, whose levels are 0 to 255: "
+            "uint8 samples are read as images with levels 0 to 255, but these are all 0 or 1: "
             "give floats"
         )
     if isinstance(samples, Lazy):
@@ -390,8 +390,8 @@ def _one_name(parts: Iterable[Any]) -> tuple[str, ...]:
     found = [*dict.fromkeys(filter(None, map(_class_names, parts)))]
     if len(found) > 1:
         raise UserError(
-            f"parts of it name the classes otherwise, {found[0]} and {found[1]}, so a label is not "
-            "the same class in both"
+            f"its parts name the classes differently, {found[0]} and {found[1]}: a label must mean "
+            "the same class in all parts"
         )
     return found[0] if found else ()
 
@@ -422,7 +422,7 @@ def _check(train: Split, test: Split) -> None:
     _check_alike(train, test)
     of_both = [None if s.targets is None else Targets.found(s.targets) for s in (train, test)]
     if len({own and (own.kind, own.shape) for own in of_both}) > 1:
-        raise UserError("training and test samples have targets of several kinds")
+        raise UserError("training and test samples have targets of different kinds")
     if constant := [k for k, s in enumerate(of_both[0].spread if of_both[0] else ()) if s <= 1e-12]:
         raise UserError(
             f"target {constant[0]} has one value in all training samples, so there is nothing to "
@@ -463,12 +463,12 @@ def _checked(name: str, train: Split, test: Split, names: tuple[str, ...]) -> Da
     samples = len(train.labels) + len(test.labels)
     if classes > max(FEW_CLASSES, samples):
         raise UserError(
-            f"label {classes - 1} with {samples} samples; allowed: 0 to "
-            f"{max(FEW_CLASSES, samples) - 1}, as labels count the classes"
+            f"label {classes - 1} is too large for {samples} samples; allowed: 0 to "
+            f"{max(FEW_CLASSES, samples) - 1}, since labels number the classes"
         )
     named = names if len(names) == classes else ()
     if names and not named:
-        log.warning("data %s: %d names of classes, labels up to %d", name, len(names), classes - 1)
+        log.warning("data %s: %d class names, but labels up to %d", name, len(names), classes - 1)
     return Dataset(name, train, test, classes, class_names=named)
 
 
@@ -489,7 +489,7 @@ def _divided(clients: Sequence[Sequence[Split]]) -> tuple[Split, Split]:
         forms |= {(inputs.shape, str(part.images.dtype), *kinds): inputs for part in own}
     if len(forms) > 1:
         named = " and ".join(str(forms[form]) for form in sorted(forms)[:2])
-        raise UserError(f"clients' samples are of several kinds: {named}")
+        raise UserError(f"all clients need samples of one kind, got {named}")
     splits = [split for own in clients for split in _two(own)]
     sizes = [len(split.labels) for split in splits]
     targets = [split.targets for split in splits if split.targets is not None]
@@ -508,7 +508,7 @@ def _samples_together(parts: Sequence[np.ndarray | Lazy]) -> np.ndarray | Lazy:
     lazy = [part for part in parts if isinstance(part, Lazy)]
     if lazy and len(lazy) < len(parts):
         raise UserError(
-            "some clients' samples can be read at once, others' only when needed, as by random "
-            "transforms: give all in one form"
+            "some clients' samples are loaded at once, others' when needed (as with random "
+            "transforms): give all clients the same form"
         )
     return Lazy.joined(lazy) if lazy else np.concatenate([np.asarray(part) for part in parts])

@@ -39,21 +39,21 @@ class PartitionConfig(Settings):
     """classes each client holds, for kind classes"""
 
     min_samples: Count = 10
-    """every client has at least so many training samples; not of kinds natural and file"""
+    """smallest number of training samples of a client; unused by kinds natural and file"""
 
     recut: bool = False
     """re-cut a Dirichlet partition into equal pieces, as FedMHO's released code does"""
 
     test_fraction: Annotated[float, Within(0, 1, "[)")] | None = None
-    """share of each client's samples held out for its own test, from 0 to below 1. Default: 0.2 for
+    """share of each client's samples held out as its test samples, 0 to below 1. Default: 0.2 for
     methods that score clients on these, else 0"""
 
     def check_further(self) -> None:
         """``recut`` goes with kind dirichlet, and kind file with a file."""
         if self.recut and self.kind != "dirichlet":
-            raise UserError(f"recut with kind {self.kind}; allowed: with kind dirichlet only")
+            raise UserError(f"recut needs kind dirichlet, got {self.kind}")
         if (self.kind == "file") != (self.file is not None):
-            raise UserError("kind file and file go together: name both or none")
+            raise UserError("kind file and the setting file need each other: set both or none")
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +102,8 @@ def make_partition(
         lists, test = _natural_lists(owners, num_clients, seed)
     elif owners is not None and owners[1].any():
         raise UserError(
-            f"partition.kind {config.kind} would train on samples that are for clients' own tests; "
-            "allowed for such data: natural"
+            f"partition.kind {config.kind} would train on the clients' own test samples; data that "
+            "has these needs kind natural"
         )
     elif config.file is None:
         lists = _drawn(labels, num_clients, num_classes, config, alpha, seed, domains)
@@ -197,13 +197,13 @@ def _natural_lists(
 ) -> tuple[Lists, Lists]:
     """Training and test samples of each client, of those that the seed draws, in their order."""
     if owners is None:
-        raise UserError("partition.kind natural needs data that is divided among clients already")
+        raise UserError("partition.kind natural needs data that is already divided among clients")
     clients, held = owners
     there = np.unique(clients[~held])
     if num_clients > len(there):
         raise UserError(
-            f"the data is of {len(there)} clients with training samples; num_clients is "
-            f"{num_clients}"
+            f"num_clients must be at most {len(there)}, the clients of the data with training "
+            f"samples, got {num_clients}"
         )
     drawn = numpy_generator(seed, "natural").choice(there, num_clients, replace=False)
     lists = [
@@ -429,7 +429,7 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
     available = len(dataset.train.labels)
     size = round(share * available)
     if not 0 < size < available:
-        raise UserError(f"data.validation {share:g} of {available} images is {size} of them")
+        raise UserError(f"data.validation {share:g}: {size} of {available} images are held out")
     shuffled = numpy_generator(seed, "validation").permutation(available)
     test, train = (dataset.train.take(np.sort(o)) for o in (shuffled[:size], shuffled[size:]))
     return replace(dataset, train=train, test=test)
@@ -445,5 +445,5 @@ def validated(
     """
     train, held_out = _split(partition.train, share, seed, "validation")
     if min(map(len, train)) == 0:
-        raise UserError(f"data.validation {share:g} leaves a client no sample to train on")
+        raise UserError(f"data.validation {share:g} leaves a client no training sample: lower it")
     return _counted(train, held_out, labels, num_classes)

@@ -63,14 +63,14 @@ def read_lists(
     test = test or [np.empty(0, np.int64)] * num_clients
     for given in (train, test):
         if len(given) != num_clients:
-            raise UserError(f"{path} has {len(given)} clients; num_clients is {num_clients}")
+            raise UserError(f"{path} has {len(given)} clients, but num_clients is {num_clients}")
     _check_owners(path, [*train, *test], num_clients, whole)
     place = np.full(whole, -1)
     place[rows] = np.arange(len(rows))
     train, test = ([np.sort(place[own][place[own] >= 0]) for own in part] for part in (train, test))
     for k, own in enumerate(train):
         if not len(own):
-            raise UserError(f"{path} leaves client {k} without a training sample")
+            raise UserError(f"{path} gives client {k} no training sample")
     return train, test
 
 
@@ -98,7 +98,7 @@ def _npz(path: Path, whole: int) -> tuple[Lists, Lists]:
     names = ("train", "train_counts", "test", "test_counts", "samples")
     train, counts, test, test_counts, recorded = read_arrays(path, names)
     if recorded.tolist() not in ([], [whole]):
-        raise UserError(f"{path} is of {recorded.ravel()[:1]} training samples; there are {whole}")
+        raise UserError(f"{path} is for {recorded.ravel()[:1]} training samples; there are {whole}")
     return _cut(path, "train", train, counts), _cut(path, "test", test, test_counts)
 
 
@@ -106,7 +106,7 @@ def _cut(path: Path, name: str, samples: np.ndarray, lengths: np.ndarray) -> Lis
     """Each client's part of the array of that name."""
     whole, counts = _indices(path, name, samples), _indices(path, f"{name}_counts", lengths)
     if (counts < 0).any() or (counts > len(whole)).any() or counts.sum() != len(whole):
-        raise UserError(f"{path}: {name}_counts do not add up to the {len(whole)} of {name}")
+        raise UserError(f"{path}: {name}_counts must add up to the length of {name}, {len(whole)}")
     return np.split(whole, np.cumsum(counts)[:-1]) if len(counts) else []
 
 

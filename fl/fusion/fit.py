@@ -50,11 +50,11 @@ class FitConfig(Settings):
     batch_size: Count = 64
     """Samples per step, over all ranks together."""
     schedule: Literal["constant", "cosine"] = "constant"
-    """Learning rate over the steps: as it is, or falling to zero along a half cosine."""
+    """Learning rate schedule: constant, or falling to zero along a half cosine."""
     clip: Positive | None = None
     """Norm to which gradients are cut; of an ensemble each member's. Default: none."""
     test_every: Count = 1
-    """Epochs between two tests of the model; the last epoch is always tested."""
+    """Test the model every so many epochs; the last epoch is always tested."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Arithmetic of forward and backward passes: bf16 computes in bfloat16 where that is safe;
     weights stay in float32."""

@@ -45,7 +45,7 @@ class DistillationConfig(Settings):
     temperature: Positive = 20.0
     """Temperature T of the distillation, whose loss is multiplied by T squared."""
     schedule: Literal["constant", "cosine"] = "constant"
-    """Learning rate over the epochs: as it is, or falling along a half cosine."""
+    """Learning rate schedule over the epochs: constant, or falling along a half cosine."""
     clip: Positive | None = None
     """Norm to which the global model's gradient is cut. Default: none."""
 

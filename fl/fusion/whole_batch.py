@@ -53,8 +53,8 @@ class WholeBatch:
     def _of_all(self, forward: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         if len(images) != self._count:
             raise UserError(
-                f"the loss gave the model {len(images)} rows of {self._count}; with several ranks "
-                "it must give all of them; fit this model with one rank"
+                f"the loss passed the model {len(images)} rows of {self._count}: with several "
+                "ranks it must pass all of them; use one rank for this model"
             )
         return _Gathered.apply(forward(images), self._first, self._rows, self._summing)
 

@@ -194,8 +194,8 @@ class Averaging:
     def _refuse_drops(self, kept: str) -> None:
         if self.clients.may_drop:
             raise UserError(
-                f"on_client_failure drop: the {kept} of a dropped client would stay in the "
-                "server's sum; allowed is stop"
+                f"on_client_failure must be stop: the {kept} of a dropped client would stay in "
+                "the server's sum"
             )
 
     def _copied(self, without: Mapping[Training, Set[str]] | None) -> dict[Training, Tensors]:

@@ -52,8 +52,8 @@ def assign(config: FedBNConfig, num_clients: int, run_spec: RunSpec) -> list[Ass
     models = (build_shell(n, run_spec.inputs, run_spec.outputs, width=width) for n in names)
     if not any(map(norm_names, models)):
         raise UserError(
-            f"fedbn keeps clients' BatchNorm layers, but {', '.join(names)} has none: take a model "
-            "with BatchNorm, such as convnet, or method fedavg, which it would be without"
+            f"fedbn keeps clients' BatchNorm layers, but {', '.join(names)} has none: use a model "
+            "with BatchNorm, such as convnet, or fedavg, which is then the same"
         )
     return assignments
 

@@ -137,7 +137,7 @@ def allocate(
     else:
         allocation = squared_counts(counts, total)
     if not allocation.any():
-        raise UserError(f"num_samples = {total} rounds to none for every decoder")
+        raise UserError(f"num_samples {total} is too few: each decoder gets none")
     return allocation
 
 

@@ -60,8 +60,8 @@ class LocalFedD2S(PersonalTraining):
         own = (self.proximal, self.patience, self.micro_batch, self.precision)
         if own != (0.0, None, None, "fp32"):
             raise UserError(
-                "proximal, patience, micro_batch and precision do not go with fedd2s, which steps "
-                "on two losses in turn"
+                "fedd2s alternates between two losses: leave out proximal, patience, micro_batch "
+                "and precision"
             )
 
     @property

@@ -84,7 +84,7 @@ class FedMHOConfig(AggregationConfig):
     num_classifiers: Number | None = None
     """Clients that train a classifier, the first ones; the rest train generators. Default: half."""
     prototypes: tuple[Annotated[str, OneOf(CLASSIFIERS)], ...] = ()
-    """Architectures assigned in turn to the classifier clients; the first is the global model's.
+    """Architectures given in turn to the classifier clients; the global model has the first.
     Default: classifier.model for all."""
     decoders: Literal["weak", "all"] = "weak"
     """Who trains a decoder: the generator clients (the paper), or all: a classifier client then
@@ -281,7 +281,7 @@ def allocate(generators: list[Update], server: Server, config: FedMHOConfig) -> 
     rule = squared_counts if config.allocation == "squared-counts" else label_share
     allocation = rule(counts, config.num_samples)
     if not allocation.any():
-        raise UserError(f"num_samples = {config.num_samples} rounds to none for every decoder")
+        raise UserError(f"num_samples {config.num_samples} is too few: each decoder gets none")
     return allocation
 
 

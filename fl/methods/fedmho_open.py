@@ -75,7 +75,7 @@ class FedMHOOpenConfig(fedmho.FedMHOConfig):
         super().check_further()
         for name in ("lam", "betas", "kl_reduction", "teacher_weights"):
             if getattr(self, name) != getattr(fedmho.FedMHOConfig, name):
-                raise UserError(f"{name} is of fedmho-md and fedmho-sd, not of fedmho-open")
+                raise UserError(f"fedmho-open does not use {name}; fedmho-md and fedmho-sd do")
 
 
 def run(clients: Clients, server: Server, config: FedMHOOpenConfig) -> Outcome:

@@ -29,7 +29,7 @@ class FedNovaConfig(ParticipationConfig, PrototypesConfig):
         local = self.classifier
         local.refuse_uncounted("fednova")
         if local.momentum and local.proximal:
-            raise UserError("classifier of fednova has momentum or proximal, not both")
+            raise UserError("fednova: set classifier.momentum or proximal, not both")
 
 
 def run(frame: Averaging, config: FedNovaConfig) -> None:

@@ -45,7 +45,7 @@ class LocalFedOV(ClassifierConfig):
     def check_further(self) -> None:
         """Refuses held out samples, of which no outliers are drawn."""
         if self.validation:
-            raise UserError("validation does not go with fedov")
+            raise UserError("fedov cannot use validation: leave it out")
 
     def recipe(self, inputs: TaskInput) -> Recipe:
         """With the unknown class; each step draws the numbers of its outliers."""
@@ -213,7 +213,7 @@ class FedOVConfig(PrototypesConfig):
 
     classifier: LocalFedOV = LocalFedOV()
     voters: Count | None = None
-    """Classifiers that vote on a sample, those to which it is least unknown. Default: all."""
+    """Number of classifiers that vote on a sample: those that know it best. Default: all."""
 
 
 def run(clients: Clients, server: Server, config: FedOVConfig) -> Outcome:

@@ -57,8 +57,8 @@ class FedPerConfig(PersonalConfig):
             layers.check(self.shared_layers, "shared_layers")
         elif not layers.flattening:
             raise UserError(
-                f"shared_layers: {self.classifier.model} has no layers before a flattening, which "
-                "are shared by default: name how many are"
+                f"shared_layers: by default the layers before the flattening are shared, but "
+                f"{self.classifier.model} has none: set how many to share"
             )
 
     def depth(self, layers: Layers, participations: int = 1) -> int:

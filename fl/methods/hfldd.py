@@ -99,7 +99,7 @@ def check_sent(update: Update, run_spec: RunSpec) -> None:
     if min(counts) < 1 or sum(counts) > update.client.num_samples:
         raise ValueError(f"sent {counts} images by class, and has {update.client.num_samples}")
     if not {"steps", "nearest"} <= update.stats.keys():
-        raise ValueError("says neither its steps nor how near its images are to real ones")
+        raise ValueError("does not report both its steps and its images' distance to real ones")
 
 
 def examples_of(updates: Sequence[Update]) -> dict[str, Tensor]:

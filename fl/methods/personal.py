@@ -167,8 +167,8 @@ class Dropping(Settings):
         deepest = layers.names[len(layers.names) - len(self.layers) :]
         if set(self.layers) != set(deepest) or len(self.layers) == len(layers.names):
             raise UserError(
-                f"{setting} must be the deepest of {', '.join(layers.names)}, without the first: "
-                f"got {', '.join(self.layers)}, allowed for so many: {', '.join(deepest)}"
+                f"{setting} must be the last of {', '.join(layers.names)}, but not all of them: "
+                f"got {', '.join(self.layers)}; the last so many are {', '.join(deepest)}"
             )
 
     def depth(self, layers: Layers, participations: int) -> int:

@@ -143,7 +143,7 @@ def dealt(
         UserError: more names of the ``setting`` than clients; ``who`` says which clients.
     """
     if len(names) > clients:
-        raise UserError(f"{len(names)} {setting} need as many {who}, got {clients}")
+        raise UserError(f"{len(names)} {setting} need at least as many {who}, got {clients}")
     names = names or (config.model,)
     return [replace(config, model=names[k % len(names)]) for k in range(clients)]
 

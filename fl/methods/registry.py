@@ -76,7 +76,7 @@ def check_outcome(name: str, found: object, server: Server, options: Any) -> Out
     if len(tests) < 2 or not all(isinstance(test, Evaluation) for test in tests):
         raise UserError(
             f"method {name}: start must be an evaluation (server.evaluate), and epochs a list of "
-            "them, the model's last"
+            "evaluations, the returned model's last"
         )
     try:
         json.dumps(found.figures)
@@ -87,7 +87,7 @@ def check_outcome(name: str, found: object, server: Server, options: Any) -> Out
         of_model = server.evaluate(found.model).accuracy
         if of_model != last.accuracy:
             raise UserError(
-                f"method {name}: the last of its evaluations says {last.accuracy:.4f}, but the "
-                f"model that it returned has {of_model:.4f}: evaluate that one last, or return none"
+                f"method {name}: its last evaluation has {last.accuracy:.4f}, the returned "
+                f"model {of_model:.4f}: evaluate this model last, or return no model"
             )
     return found

@@ -52,8 +52,8 @@ def described(
     if isinstance(make, nn.Module):
         kind = type(make).__name__
         raise UserError(
-            f"model {name}: expected the class or a function, got a {kind} that is made: for one "
-            "with these weights give lambda: copy.deepcopy(model)"
+            f"model {name}: expected the class or a function, got a {kind} object: to keep its "
+            "weights give lambda: copy.deepcopy(model)"
         )
     if not callable(make):
         raise UserError(
@@ -64,8 +64,8 @@ def described(
         raise UserError(f"model {name}: loss: expected a function, got {type(loss).__name__}")
     if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
         raise UserError(
-            f"model {name}: loss: a {type(loss).__name__} with parameters, which nobody would "
-            "train: make it a part of the model, with a method training_loss"
+            f"model {name}: loss: the parameters of a {type(loss).__name__} would not be trained: "
+            "make it a part of the model, with a method training_loss"
         )
     factory, source = Factory(make, _asked(name, make), loss), code_of((make, loss)).digest
     code = f"{sys.version_info[:2]} {code_of(make).digest}"  # of bytecode
@@ -91,14 +91,14 @@ def _asked(name: str, make: Callable[..., Any]) -> tuple[str, ...]:
         )
         if parameter.name not in KNOWN and not optional:
             raise UserError(
-                f"model {name} needs {parameter.name}; it can be given {', '.join(KNOWN)}: "
-                "give what else it needs a default"
+                f"model {name} needs {parameter.name}, but Onefold passes only {', '.join(KNOWN)}: "
+                "give other arguments a default"
             )
         if parameter.name == "width" and optional:
             raise UserError(
-                f"model {name}: width has the default {parameter.default!r}, but a run gives it "
-                "classifier.width, a factor on the paper's size: leave the default out if it is "
-                "that, else name it otherwise"
+                f"model {name}: width has the default {parameter.default!r}, but a run sets it to "
+                "classifier.width, a factor on the paper's size: if it is this factor, leave the "
+                "default out; else rename it"
             )
     return tuple(known for known in KNOWN if known in parameters)
 
@@ -139,18 +139,18 @@ def check_output(info: ModelInfo, inputs: Inputs, num_classes: int, width: float
         )
     if not isinstance(in_training, Tensor | None):
         raise UserError(
-            f"model {info.name} answers with {type(in_training).__name__} in training: switch its "
-            "further outputs off, or give it a method training_loss(samples, targets)"
+            f"model {info.name} returns {type(in_training).__name__} in training, not one tensor: "
+            "turn other outputs off, or add a method training_loss(samples, targets)"
         )
     if not torch.equal(samples, untouched):
         raise UserError(
-            f"model {info.name} changes its samples in place, which others are given too: leave "
-            "them as they are, as by x = x / 2 in place of x.div_(2)"
+            f"model {info.name} changes its samples in place, but they are used again: write "
+            "x = x / 2 instead of x.div_(2)"
         )
     if shared:
         raise UserError(
-            f"model {info.name}: each model must have weights of its own, but two that were made "
-            f"share {shared}: make all layers anew in each call, as with copy.deepcopy"
+            f"model {info.name}: two calls returned models that share {shared}: create all layers "
+            "in each call, or return copy.deepcopy(model)"
         )
     if refused := refusal(model, in_training):
         raise UserError(f"model {info.name} cannot be trained: {refused}")

@@ -47,11 +47,11 @@ def load_model(path: Path) -> nn.Module:
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot read model {path}: {reason_of(error)}") from None
     if KEY not in metadata:
-        raise UserError(f"{path} does not say what its model is built of")
+        raise UserError(f"{path} does not name its model's architecture")
     try:
         about = json.loads(metadata[KEY])
         if CHECKSUM in about and about.pop(CHECKSUM) != _checksum(about, state):
-            raise UserError(f"{path} is damaged: its checksum is of other content")
+            raise UserError(f"{path} is damaged: its checksum does not match")
         model = _build(about)
         load_whole(model, state)
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError, RuntimeError) as error:

@@ -53,7 +53,7 @@ class ClassifierConfig(RecipeTraining, Settings):
     epochs: Count = 30
     """Local epochs."""
     patience: Count | None = None
-    """Epochs without a lower training loss after which a client stops. Default: it never does."""
+    """A client stops after this many epochs without a lower training loss. Default: never."""
     validation: Annotated[float, Within(0, 1, "[)")] = 0.0
     """Share of a client's samples that it never trains on: patience then looks at their loss, and
     the weights of the epoch with the lowest are uploaded."""
@@ -69,7 +69,7 @@ class ClassifierConfig(RecipeTraining, Settings):
     """The rate over a client's steps in a round: cosine falls to 0; step to a tenth after half of
     them, and to a hundredth after three quarters."""
     warmup: Annotated[float, Within(0, 1, "[)")] = 0.0
-    """Share of the steps in which the rate rises linearly."""
+    """Share of the steps, at the start, in which the learning rate rises linearly."""
     round_decay: Annotated[float, Within(0, 1, "(]")] = 1.0
     """Factor on the rate in each round after the first (FedDyn's authors: 0.998)."""
     max_norm: Positive | None = None
@@ -96,17 +96,15 @@ class ClassifierConfig(RecipeTraining, Settings):
         own = (self.schedule, self.warmup, self.round_decay, self.max_norm, self.validation)
         if own != ("constant", 0.0, 1.0, None, 0.0):
             raise UserError(
-                f"{who} takes steps of one rate: schedule, warmup, round_decay, max_norm and "
-                "validation do not go with it"
+                f"{who} needs a constant learning rate: leave out schedule, warmup, round_decay, "
+                "max_norm and validation"
             )
 
     def refuse_uncounted(self, who: str) -> None:
         """The same for ``who`` counts a client's steps of SGD."""
         self.refuse_pace(who)
         if self.optimizer != "sgd" or self.patience is not None:
-            raise UserError(
-                f"{who} counts the steps of sgd: optimizer must be it, without patience"
-            )
+            raise UserError(f"{who} counts steps of SGD: optimizer must be sgd; leave patience out")
 
     def make_optimizer(self) -> SGD | Adam:
         """The optimiser that these settings name, at the rate of the first round."""
@@ -133,20 +131,19 @@ class ClassifierConfig(RecipeTraining, Settings):
         models.check_classifier(self.model, inputs, classes, width=self.width)
         tokens = run_spec.targets is not None and run_spec.targets.kind == "tokens"
         if tokens and not MODELS[self.model].source:
-            raise UserError(f"{self.model} answers whole samples; tokens need a model of your own")
+            raise UserError(f"{self.model} gives one output per sample; tokens need your own model")
         if MODELS[self.model].source:
             self._check_form(run_spec)
         layers = starting_classifier(self, run_spec).train().modules() if self.micro_batch else ()
         if any(isinstance(layer, AnyBatchNorm) and layer.training for layer in layers):
             raise UserError(
-                f"micro_batch does not go with {self.model}: its BatchNorm looks at all samples "
-                "that are passed at once"
+                f"micro_batch cannot be used with {self.model}: its BatchNorm needs the whole batch"
             )
         least = smallest_batch_of(self.model, inputs, classes, self.width)
         if self.batch_size < least:
             raise UserError(
-                f"batch_size is {self.batch_size}; on such samples {self.model} needs at least "
-                f"{least}, since its BatchNorm needs two values per channel"
+                f"batch_size must be at least {least} for {self.model} on these samples, got "
+                f"{self.batch_size}: its BatchNorm needs two values per channel"
             )
         if self.needs_head:
             check_head(self.needs_head, self.model, self.width, run_spec)
@@ -191,11 +188,11 @@ class ClassifierConfig(RecipeTraining, Settings):
             return
         if names:
             raise UserError(
-                f"clients are sent {min(names)}, which their training does not use: name weights "
-                "classifier.*, as onefold.sent(model) does"
+                f"clients are sent {min(names)}, but their training uses only classifier.*: send "
+                "weights as onefold.sent(model) names them"
             )
         if round == 2:  # said once
-            log.warning("clients are sent no weights in round 2, so they begin anew")
+            log.warning("clients are sent no weights in round 2, so each starts anew")
 
     def reach(self, num_samples: int) -> float:
         """How far the training of so many samples can move a weight."""
@@ -282,9 +279,9 @@ def _check_nothing_hidden(model: nn.Module, config: Architecture, inputs: TaskIn
     # One that draws random numbers has others on another device.
     if differs and torch.equal(answers(fresh, samples.device, seed=1), expected):
         raise ValueError(
-            "what training changes of the model is not all sent: it answers otherwise than one "
-            "with the weights that are; keep what it learns in parameters or buffers of floats, "
-            "not in other attributes or with persistent=False"
+            "training changes more of the model than is sent: with the sent weights alone its "
+            "outputs differ; keep what it learns in parameters or buffers of floats, not in other "
+            "attributes or with persistent=False"
         )
 
 

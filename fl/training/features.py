@@ -68,7 +68,7 @@ def _head_name(info: ModelInfo, built: Built) -> str:
         heads = [name for name in _in_order(model, images) if _decides(model, name, images)]
     if not heads:
         raise UserError(
-            f"{info.name} has no nn.Linear whose outputs are its logits, or alone decide them"
+            f"{info.name} has no nn.Linear that gives its logits or alone determines them"
         )
     return heads[-1]
 

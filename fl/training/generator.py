@@ -37,7 +37,7 @@ class GeneratorConfig(RecipeTraining, Settings):
     epochs: Count = 80
     """Local epochs."""
     patience: Count | None = None
-    """Epochs without a lower training loss after which a client stops. Default: it never does."""
+    """A client stops after this many epochs without a lower training loss. Default: never."""
     lr: Positive = 2e-3
     """Learning rate of Adam."""
     batch_size: Count = 16

@@ -68,7 +68,7 @@ def check_own_loss(model: nn.Module, run_spec: RunSpec, *, apart: bool = False) 
         return False
     name = vars(model)["built_as"].model
     if hasattr(model, "training_loss") and "own_loss" in vars(model):
-        raise UserError(f"{name} has a method training_loss, and a loss was given: name one")
+        raise UserError(f"{name} has a method training_loss and was also given a loss: use one")
     images = run_spec.inputs.example(4)
     batch = {"images": images, "labels": example_targets(run_spec, 4)}
     untouched = {column: tensor.clone() for column, tensor in batch.items()}
@@ -85,20 +85,19 @@ def check_own_loss(model: nn.Module, run_spec: RunSpec, *, apart: bool = False) 
         raise UserError(f"the loss of {name} depends on no weight of the model")
     if not torch.equal(*found):
         raise UserError(
-            f"the loss of {name} gives another number when it is called again: it keeps "
-            "something between calls, which clients in one process would share; allowed is what "
-            "depends on its arguments and on the global random streams"
+            f"the loss of {name} gives another number when it is called again: it keeps state "
+            "between calls, which clients in one process would share; it may depend only on its "
+            "arguments and on the global random generators"
         )
     if apart and not _is_a_mean(model, losses, run_spec):
         raise UserError(
-            f"the loss of {name} is not the mean of its samples' losses, as one with "
-            "weights of classes: micro_batch and dp.epsilon, which pass samples apart, do not go "
-            "with it"
+            f"the loss of {name} is not the mean of its samples' losses (class weights do this): "
+            "leave out micro_batch and dp.epsilon, which split a batch"
         )
     if (own := run_spec.targets) and own.kind == "values" and _mixes_up(model, losses, batch):
         raise UserError(
-            f"the loss of {name} is the same whichever target is whose: targets are (B, "
-            f"{run_spec.outputs}) as the answers are, so leave squeeze() out"
+            f"the loss of {name} does not change when targets are permuted: targets and outputs "
+            f"have shape (B, {run_spec.outputs}), so leave squeeze() out"
         )
     return True
 

@@ -44,9 +44,9 @@ class DpConfig(Settings):
     epsilon: Positive | None = None
     """Budget of each client over all rounds, for each of its samples. Default: no privacy."""
     delta: Annotated[float, Within(0, 1, "()")] = 1e-5
-    """Probability with which epsilon may not hold; far below one over a client's samples."""
+    """Probability that epsilon does not hold; choose far below 1 / (a client's samples)."""
     clip: Positive = 1.0
-    """Norm to which the gradient of each sample is cut."""
+    """Largest norm of a sample's gradient; longer ones are scaled to it."""
     noise_from_seed: bool = False
     """Draw noise and batches from the seed, to repeat a run bit by bit, as tests do: who knows the
     seed, which config.yaml names, can take the noise off, so nothing is private. Default: from the
@@ -56,7 +56,7 @@ class DpConfig(Settings):
         """The accountant's package is there, if it is needed; and nothing is set in vain."""
         if self.epsilon is None and any(getattr(self, f.name) != f.default for f in fields(self)):
             raise UserError(
-                "epsilon is missing: without it nothing is private, whatever else of dp is set"
+                "epsilon is missing: without it the other settings of dp have no effect"
             )
         if self.epsilon is not None and find_spec("opacus") is None:
             raise UserError("epsilon needs Opacus: pip install 'onefold[dp]'")
@@ -149,14 +149,14 @@ class _PrivateTraining(EpochTraining):
         sample through that no noise hides."""
         super().check(run_spec)  # type: ignore[safe-super]  # the other parent's
         if any(getattr(self, setting, None) for setting in ("patience", "validation")):
-            raise UserError("dp.epsilon goes without patience and validation, which look at losses")
+            raise UserError("dp.epsilon excludes patience and validation: they use exact losses")
         for name, layer in self.start(run_spec).named_modules():
             # What a module of the user's keeps may be a constant: training shows whether it is.
             of_torch = type(layer).__module__.startswith("torch.")
             if isinstance(layer, AnyBatchNorm) or (of_torch and [*layer.buffers(recurse=False)]):
                 raise UserError(
                     f"dp.epsilon cannot train {self.model}: its {name or 'whole'} is a "
-                    f"{type(layer).__name__}, which mixes samples or keeps something of them"
+                    f"{type(layer).__name__}, which mixes samples or stores statistics of them"
                 )
 
 

@@ -90,7 +90,7 @@ def test_two_clients_memories_exchanged_are_refused_by_a_run_that_goes_on(tmp_pa
     turn(kept, 1)
     done = here(main, [*line, "--resume"])
     assert done.returncode == 2, done.stdout
-    assert "remembers is gone or damaged" in done.stderr
+    assert "is missing or damaged" in done.stderr
     assert not (tmp_path / "run" / "result.json").exists()
     turn(kept, -1)
     assert here(main, [*line, "--resume"]).returncode == 0

@@ -92,7 +92,7 @@ def test_a_dry_run_at_paper_scale_says_what_the_table_would_take(
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert run_suite(tmp_path, "--only", "nothing") == 2
     said = capsys.readouterr().err
-    assert "fits no cell of table3; e.g. digits-alpha0.5-fedavg" in said
+    assert "matches no cell of table3; e.g. digits-alpha0.5-fedavg" in said
     assert said.count("\n") == 1
 
 

@@ -124,7 +124,9 @@ def test_a_memory_that_is_gone_or_damaged_is_refused_by_name(tmp_path: Path, har
         else:
             file.write_bytes(file.read_bytes()[:-3])
     files = {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")}
-    with pytest.raises(UserError, match=r"what client [02] remembers is gone or damaged: .*round-"):
+    with pytest.raises(
+        UserError, match=r"the stored state of client [02] is missing or damaged: .*round-"
+    ):
         after.recall(before.remembered)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")} == files
 

@@ -23,7 +23,7 @@ def test_the_configuration_names_data_set_and_folder_together(tmp_path: Path) ->
     assert config.run_spec.image_shape == (3, 16, 16)
     assert config.run_spec.domains == tuple(sorted(SHADES))
     for wrong in ({"dataset": "folder"}, {"data": data}):
-        with pytest.raises(UserError, match="go together"):
+        with pytest.raises(UserError, match="need each other"):
             RunConfig(method="fedavg", options=FedAvgConfig(), **wrong)
     with pytest.raises(UserError, match="needs data set folder"):
         RunConfig(
@@ -69,7 +69,7 @@ def test_differential_privacy_is_refused_where_a_client_tells_more_than_one_trai
     for name in ("fedmho", "fedmho-sd", "fedavg", "dense"):
         RunConfig(method=name, options=METHODS[name].config(), **private)
     for name in ("moon", "fedmho-open", "fedd2s", "hfldd"):
-        with pytest.raises(UserError, match=f"goes with .*fedmho.*, not with {name}$"):
+        with pytest.raises(UserError, match=f"works with .*fedmho.*, not with {name}$"):
             RunConfig(method=name, options=METHODS[name].config(), **private)
     with pytest.raises(UserError, match="has clients that train twice"):
         RunConfig(method="fedmho", options=FedMHOConfig(decoders="all"), **private)

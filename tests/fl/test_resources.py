@@ -27,7 +27,7 @@ def test_any_role_has_a_share() -> None:
     assert config.share("head", "vgg9") == ShareConfig(cpus=2, shared=True)
     assert config.share("head", "cnn") == ShareConfig(cpus=2, gpus=0.5, shared=True)
     assert config.share("tail", "vgg9") == ShareConfig(cpus=1)
-    with pytest.raises(UserError, match=r"that is resources\.classifier"):
+    with pytest.raises(UserError, match=r"use resources\.classifier"):
         ResourcesConfig(roles=("classifier.cpus=2",))
     with pytest.raises(UserError, match="'yes' is not true or false"):
         ResourcesConfig(roles=("head.shared=yes",))

@@ -91,7 +91,7 @@ def test_a_place_of_minus_100_counts_neither_in_losses_nor_in_scores() -> None:
     right = torch.stack([(a.argmax(1) == w).float().mean() for a, w in pairs])
     assert torch.equal(tokens.scores(answers, wanted), right)
     padded[1] = -100
-    with pytest.raises(UserError, match="tokens are all -100"):
+    with pytest.raises(UserError, match="only tokens of -100"):
         Targets.found(padded)
 
 
@@ -111,9 +111,9 @@ def test_an_example_is_a_target_that_a_loss_takes(kind: str) -> None:
     [
         (np.full(40, np.nan), "expected integers .* or targets: finite floats"),
         (np.eye(4, dtype=int)[np.arange(40) % 4], r"look like one-hot classes: .*argmax"),
-        (np.eye(4)[np.arange(40) % 4], "floats that are 0 or 1: give integers"),
-        ((np.arange(40) % 2).astype(float), "floats that are 0 or 1: give integers"),
-        (X[:, 0] * 1e6, "targets up to .*; allowed: 10000: standardise them"),
+        (np.eye(4)[np.arange(40) % 4], "floats 0 or 1: give integers"),
+        ((np.arange(40) % 2).astype(float), "floats 0 or 1: give integers"),
+        (X[:, 0] * 1e6, "targets must be at most 10000, got .*: standardise them"),
         (-np.ones((40, 2), np.int64), "of 0 and more"),
         (np.zeros((40, 0), int), "expected integers"),
         (np.zeros((40, 2, 2)), "expected integers"),
@@ -133,7 +133,7 @@ def test_floats_that_may_be_meant_as_classes_are_told(caplog: pytest.LogCaptureF
         as_dataset("own", (X, targets))
         assert "2 whole numbers as floats are learned as values; integers" in caplog.messages.pop()
     as_dataset("own", (X, np.random.default_rng(0).dirichlet([1, 1, 1], len(X))))
-    assert "probabilities are learned as values, by squared error" in caplog.messages.pop()
+    assert "probabilities are learned by squared error" in caplog.messages.pop()
 
 
 def test_a_class_that_may_stand_for_none_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -145,7 +145,7 @@ def test_a_class_that_may_stand_for_none_is_told(caplog: pytest.LogCaptureFixtur
     for labels in (classes % 3, classes[:, 0] // 6 % 3):
         labels[0] = 255
         as_dataset("own", (X, labels.astype(np.uint8)))
-        assert "255 counts as a class, though none is between it and 2" in caplog.messages.pop()
+        assert "255 is taken for a class, though no label lies between" in caplog.messages.pop()
 
 
 def test_what_targets_are_is_told_by_all_clients_together() -> None:
@@ -170,7 +170,7 @@ def test_what_targets_are_is_told_by_all_clients_together() -> None:
 
 def test_training_and_test_samples_must_have_targets_of_a_kind() -> None:
     values, tokens = KINDS["values"][0], KINDS["tokens"][0]
-    with pytest.raises(UserError, match="targets of several kinds"):
+    with pytest.raises(UserError, match="targets of different kinds"):
         as_dataset("x", ((X, values), (X, tokens)))
-    with pytest.raises(UserError, match="targets of several kinds"):
+    with pytest.raises(UserError, match="targets of different kinds"):
         as_dataset("x", {"a": (X, values), "b": (X, tokens)})

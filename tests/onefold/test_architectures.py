@@ -89,7 +89,7 @@ class SideHeads(nn.Module):
 
 def test_side_heads_are_refused_before_the_run(tmp_path: Path) -> None:
     """A client failed by them, in the middle of a run."""
-    with pytest.raises(onefold.UserError, match="answers with tuple in training"):
+    with pytest.raises(onefold.UserError, match="returns tuple in training"):
         go_through(SideHeads, tmp_path)
     assert not [*tmp_path.iterdir()]
 

@@ -87,7 +87,7 @@ def test_the_model_is_loaded_by_its_class(folder: Path, caplog: pytest.LogCaptur
     with pytest.raises(onefold.UserError) as refused:
         onefold.load_model("runs/mine")
     said = str(refused.value)
-    assert "is built by your own Net, which is not known here" in said
+    assert "is your own Net, which is not registered here" in said
     assert "load_model('runs/mine', model=Net)" in said
     assert said.endswith("runs/mine/own_model.py")
     model = onefold.load_model("runs/mine", importlib.import_module("script").Net)
@@ -143,7 +143,7 @@ def test_by_command_it_is_said_what_to_register_and_then_it_works(folder: Path) 
         forget()
         status, said = command(*words)
         assert status == 2
-        assert "given objects from Python: register these by --plugin FILE, or call onefold" in said
+        assert "used objects from Python: register these by --plugin FILE, or call onefold" in said
         status, said = command(*words, "--plugin", "again.py")
         assert status == 0, said
     assert (folder / "runs/mine/privacy.json").is_file()

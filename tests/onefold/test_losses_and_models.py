@@ -142,7 +142,7 @@ def test_methods_that_fuse_such_clients_take_it_and_others_refuse() -> None:
     few = {"auxiliary.dataset": "digits", "auxiliary.max_images": 40, "distil.epochs": 1}
     assert run(method="feddf", loss=each, **few).accuracy > 0
     for method in ("moon", "fedproto", "fedgen", "centralised"):
-        with pytest.raises(onefold.UserError, match=f"{method} trains by a loss of its own"):
+        with pytest.raises(onefold.UserError, match=f"{method} has its own loss"):
             run(Wide, method, loss=each, classifier={})
         assert not list(Path().glob(f"runs/{method}*"))
 
@@ -177,7 +177,7 @@ class WithCentres(nn.Module):
         (lambda answers, labels: labels.float().mean(), "depends on no weight"),
         (lambda answers, labels: answers.nothing(), "the loss of Tiny fails: AttributeError"),
         (Counting(), "the loss of Tiny gives another number when it is called again"),
-        (WithCentres(), "loss: a WithCentres with parameters, which nobody would train"),
+        (WithCentres(), "loss: the parameters of a WithCentres would not be trained"),
     ],
 )
 def test_a_loss_that_cannot_be_minimised_is_refused(loss: object, message: str) -> None:
@@ -274,22 +274,26 @@ def test_a_loss_that_mixes_up_targets_by_their_shape_is_refused(
     samples = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
     given = {"num_clients": 3, "num_large": 3, "partition": "iid", "runtime": "inprocess"}
     regress = partial(onefold.run, (samples, samples.sum(1)), "mlp", "fedavg", **given)
-    with pytest.raises(onefold.UserError, match=r"the same whichever target is whose.* squeeze"):
+    with pytest.raises(
+        onefold.UserError, match=r"does not change when targets are permuted.* squeeze"
+    ):
         regress(loss=lambda answers, targets: (answers.squeeze() - targets).square().mean())
     regress(loss=lambda answers, targets: (answers - targets).square().mean())
     regress(metrics={"error": lambda model, x, y: (model(x).squeeze() - y).abs().mean()})
-    assert "metric error is the same whichever target is whose" in caplog.text
+    assert "metric error does not change when targets are permuted" in caplog.text
     caplog.clear()
     regress(metrics={"error": lambda model, x, y: (model(x) - y).abs().mean(), "n": count})
     assert "metric" not in caplog.text
 
 
 def test_what_is_given_twice_is_refused() -> None:
-    with pytest.raises(onefold.UserError, match="has a method training_loss, and a loss was given"):
+    with pytest.raises(
+        onefold.UserError, match="has a method training_loss and was also given a loss"
+    ):
         run(Stepping, loss=each)
-    with pytest.raises(onefold.UserError, match="dataset is named twice"):
+    with pytest.raises(onefold.UserError, match="dataset is given twice"):
         run(dataset="digits")
-    with pytest.raises(onefold.UserError, match=r"classifier\.model is named twice"):
+    with pytest.raises(onefold.UserError, match=r"classifier\.model is given twice"):
         run(classifier={"model": "mlp"})
 
 
@@ -331,8 +335,8 @@ def test_functions_of_one_name_are_several_models() -> None:
 @pytest.mark.parametrize(
     ("models", "method", "message"),
     [
-        ([Wide, Tiny], "fedper", "fedper gives all clients one model; several go with"),
-        ([Wide] * 2 + [Tiny] * 2, "local", "4 models need as many clients, got 3"),
+        ([Wide, Tiny], "fedper", "fedper takes one model for all clients; "),
+        ([Wide] * 2 + [Tiny] * 2, "local", "4 models need at least as many clients, got 3"),
         ([Wide, "cnn"], "fedproto", "which must have one width; got Wide 8, cnn"),
         ([Wide, "no-such"], "local", "no-such"),
     ],
@@ -375,7 +379,7 @@ def test_a_client_may_train_by_settings_of_its_own_and_is_averaged_with_the_othe
         ("0.lr=-1", "lr must be"),
         ("0.epochs=two", "epochs must be"),
         ("0.epochs=2.5", "epochs must be"),
-        ("0.lr", "'' is no value"),
+        ("0.lr", "the value is missing"),
     ],
 )
 def test_settings_of_a_client_that_cannot_be_are_refused(entry: str, message: str) -> None:
@@ -395,7 +399,7 @@ def test_what_a_method_refuses_of_all_clients_is_refused_of_one() -> None:
 
 @pytest.mark.parametrize("method", ["scaffold", "moon", "local", "centralised"])
 def test_methods_that_reckon_with_a_clients_training_refuse_it(method: str) -> None:
-    with pytest.raises(onefold.UserError, match="only train a classifier by a common record"):
+    with pytest.raises(onefold.UserError, match="only for clients with plain classifier settings"):
         run(Wide, method=method, per_client=["0.lr=0.1"], dry_run=True)
 
 

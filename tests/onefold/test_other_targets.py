@@ -144,7 +144,7 @@ def test_a_loss_of_logarithms_is_warned_of_since_r2_is_of_the_answers(
     for loss, warned in ((nn.PoissonNLLLoss(), True), (nn.HuberLoss(), False)):
         caplog.clear()
         run("diabetes", data=counts, loss=loss, dry_run=True)
-        assert ("R2 is of the answers as they are" in caplog.text) == warned
+        assert ("R2 uses the model's outputs" in caplog.text) == warned
 
 
 @undrawn
@@ -160,7 +160,7 @@ def test_r2_is_scikit_learns_but_for_whose_variance_it_is() -> None:
 
 def test_what_a_model_of_pixels_is_to_answer_is_said(caplog: pytest.LogCaptureFixture) -> None:
     run("maps", dry_run=True, augment=torch.clone)
-    assert "if it moves pixels, classes at places are wrong" in caplog.messages.pop()
+    assert "if it moves pixels, their targets become wrong" in caplog.messages.pop()
     holds = PICTURES, MAPS[1] % 2
     line = r"\(2, 36, 36\) for 2 samples, expected \(2, 36\), as the targets are labels"
     with pytest.raises(onefold.UserError, match=line):
@@ -205,8 +205,8 @@ def test_a_method_that_says_so_takes_values(method: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"method": "moon"}, "moon needs labels of classes, .* allowed are .*fedavg"),
-        ({"partition": "dirichlet"}, "dirichlet needs labels of classes; allowed for values: iid"),
+        ({"method": "moon"}, "moon needs one class label .* methods for these: .*fedavg"),
+        ({"partition": "dirichlet"}, "dirichlet needs class labels; allowed for values: iid"),
         ({"model": "cnn"}, "cnn does not take floats"),
         ({"method": "fedbn"}, "mlp has none"),
     ],
@@ -219,7 +219,7 @@ def test_what_does_not_go_with_values_is_one_line(settings: dict[str, Any], line
 
 
 def test_models_that_answer_whole_samples_are_refused_for_tokens() -> None:
-    with pytest.raises(onefold.UserError, match="tokens need a model of your own"):
+    with pytest.raises(onefold.UserError, match="tokens need your own model"):
         run("text", model="mlp")
 
 

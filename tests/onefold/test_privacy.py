@@ -70,7 +70,7 @@ def test_a_private_run_says_what_was_spent(tmp_path: Path) -> None:
 
 def test_a_method_whose_clients_tell_more_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("opacus")
-    with pytest.raises(UserError, match=r"dp\.epsilon goes with .*fedavg.*, not with fedgen"):
+    with pytest.raises(UserError, match=r"dp\.epsilon works with .*fedavg.*, not with fedgen"):
         onefold.run(method="fedgen", progress=False, output_dir=str(tmp_path), dp={"epsilon": 8})
 
 
@@ -83,7 +83,7 @@ def test_other_data_of_the_same_name_and_size_is_refused(tmp_path: Path) -> None
     path = small(tmp_path, **more)
     attack_run(path, tmp_path)
     np.savez(file, x=draws.random((90, 4)), y=labels)
-    with pytest.raises(UserError, match=r"own\.npz is other data than the run had"):
+    with pytest.raises(UserError, match=r"own\.npz is not the data that the run used"):
         attack_run(path, tmp_path)
 
 

@@ -89,7 +89,7 @@ def test_transforms_that_would_change_test_samples_are_refused(
     data: object, options: dict[str, object]
 ) -> None:
     """A fifth that is held out, validation, or clients' own test samples."""
-    with pytest.raises(onefold.UserError, match="change test samples at random: give them as"):
+    with pytest.raises(onefold.UserError, match="change test samples too: pass them as"):
         run(data, dry_run=True, **options)
 
 
@@ -125,14 +125,16 @@ def test_privacy_goes_with_transforms() -> None:
 
 
 def test_augment_is_refused_where_no_client_trains_a_classifier() -> None:
-    with pytest.raises(onefold.UserError, match="augment: only classifiers train on it, and fedcv"):
+    with pytest.raises(
+        onefold.UserError, match="augment needs clients that train classifiers; fedcv"
+    ):
         onefold.run(blobs(), method="fedcvae-ens", augment=lambda image: image, num_clients=3)
 
 
 @pytest.mark.parametrize("method", ["fedict", "fedd2s", "hfldd", "centralised"])
 def test_methods_that_reckon_with_one_form_of_a_sample_refuse_transforms(method: str) -> None:
     data, augment = (blobs(), flip) if method == "fedict" else (both(), None)
-    with pytest.raises(onefold.UserError, match=f"{method} reckons with one form of each"):
+    with pytest.raises(onefold.UserError, match=f"{method} needs samples that never change"):
         run(data, "m1", augment=augment, method=method, dry_run=True)
 
 
@@ -172,7 +174,7 @@ def turned_over(image: Tensor) -> Tensor:
 
 
 def test_augment_needs_data_that_is_given() -> None:
-    with pytest.raises(onefold.UserError, match="register it under a name of its own"):
+    with pytest.raises(onefold.UserError, match="register other data under its own name"):
         run("digits", "cnn", augment=flip)
     onefold.register_dataset("flipped", blobs(), flip)
     assert run("flipped", **{"classifier.epochs": 12}).accuracy > 0.4

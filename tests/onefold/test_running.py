@@ -104,8 +104,8 @@ def test_weights_that_would_leave_clients_out_of_the_average_are_refused(
 @pytest.mark.parametrize(
     ("sent", "line"),
     [
-        (nn.Module.state_dict, "sent layers.1.bias, which their training does not use"),
-        (lambda model: {}, "sent no weights in round 2, so they begin anew"),
+        (nn.Module.state_dict, "sent layers.1.bias, but their training uses only"),
+        (lambda model: {}, "sent no weights in round 2, so each starts anew"),
         (onefold.sent, ""),
     ],
 )
@@ -152,11 +152,11 @@ def outcome_of(kind: str, model: nn.Module, before: Any, server: Any) -> Any:
     ("kind", "line"),
     [
         ("nothing", "method returns returned NoneType; expected a model or an onefold.Outcome"),
-        ("untested", "epochs a list of them, the model's last"),
+        ("untested", "epochs a list of evaluations"),
         ("number", "start must be an evaluation"),
-        ("stale", r"its evaluations says \d.\d+, but the model that it returned has 1.0000"),
+        ("stale", r"its last evaluation has \d.\d+, the returned model 1.0000"),
         ("tensor", "figures cannot be written as JSON"),
-        ("better", "figures need other names than accuracy"),
+        ("better", "figures cannot have the names accuracy"),
         ("right", ""),
         ("model", ""),
     ],
@@ -199,7 +199,7 @@ def test_a_model_that_answers_a_sample_in_several_ways_is_told(
     run(model=Tiny)
     assert "in evaluation" not in caplog.text
     run(model=model)
-    assert f"{model.__name__}: its answer in evaluation {reason}" in caplog.text
+    assert f"{model.__name__}: its output in evaluation {reason}" in caplog.text
 
 
 def test_a_test_on_training_samples_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -240,28 +240,28 @@ def test_indices_are_of_the_samples_as_they_were_given(whole: bool, less: dict[s
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"model": Tiny(3)}, "the class or a function, got a Tiny that is made: .*deepcopy"),
+        ({"model": Tiny(3)}, "the class or a function, got a Tiny object: .*deepcopy"),
         ({"model": 3}, "expected a torch.nn.Module class or a function"),
         ({"model": lambda: 3}, "expected a torch.nn.Module of"),
         ({"model": lambda: nn.Flatten()}, r"gives \(2, 192\).* expected \(2, 3\): a logit"),
         ({"model": lambda: nn.Linear(5, 3)}, "fails on images of shape"),
-        ({"model": Halving}, "model Halving changes its samples in place, which others are given"),
+        ({"model": Halving}, "model Halving changes its samples in place, but they are used again"),
         ({"loss": from_one}, "the loss of Tiny changes samples or labels in place"),
-        ({"model": lambda depth: nn.Flatten()}, "needs depth; it can be given shape, image_s"),
+        ({"model": lambda depth: nn.Flatten()}, "needs depth, but Onefold passes only shape, "),
         ({"method": print}, "expected a name or a Method, got builtin_function_or_method"),
         ({"method": "fedagv"}, "unknown method 'fedagv'"),
         ({"data": 3}, "data own: expected .* got int"),
-        ({"data": (blobs()[0] / 0, blobs()[1])}, "samples with NaN or infinite values"),
+        ({"data": (blobs()[0] / 0, blobs()[1])}, "samples have NaN or infinite values"),
         ({"partition": [[0, 1], [1, 2]], **TWO}, "gives sample 1 to client 0 and to client 1"),
         ({"partition": [[0, 1], [2, 99999]], **TWO}, "gives client 1 sample 99999"),
         ({"partition": 4}, "expected a kind, a list of index arrays or"),
-        ({"partition": [[0.5]]}, "client 0 has no list of whole numbers"),
+        ({"partition": [[0.5]]}, "client 0 must have a list of whole numbers"),
         ({"partition": [[0], []]}, "client 1 has no samples"),
         ({"data": (*blobs(), 0)}, r"must be \(sample, label\), .*a mapping of clients, or"),
         ({"data": ([[0], [0, 1]], [0, 1])}, "pad or cut rows of several lengths"),
         ({"method": "fedcvae-ens"}, "fedcvae-ens trains no classifier at its clients"),
         ({"epochs": 3}, "unknown option '--epochs'"),
-        ({"slurm": {"partition": "gpu"}}, "slurm goes with the command: onefold run --slurm"),
+        ({"slurm": {"partition": "gpu"}}, "slurm needs the command line: use onefold run --slurm"),
     ],
 )
 def test_a_wrong_object_is_one_line_that_says_what_was_expected(
@@ -371,7 +371,7 @@ class Centring(Tiny):
 @quick
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn"])
 def test_a_model_that_keeps_what_it_learns_out_of_its_state_is_refused(method: str) -> None:
-    with pytest.raises(onefold.ClientFailed, match="what training changes of the model is not all"):
+    with pytest.raises(onefold.ClientFailed, match="training changes more of the model than is"):
         run(model=Centring, method=method, rounds=2)
 
 
@@ -443,7 +443,7 @@ def test_a_method_may_return_a_module_of_its_own(caplog: pytest.LogCaptureFixtur
     assert result.figures["metrics"]["right"] == pytest.approx(result.accuracy)
     assert result.model(torch.zeros(1, 3, 8, 8)).shape == (1, 3)
     assert result.figures["start_accuracy"] < result.accuracy  # of the untrained classifier
-    assert "holds the global model's weights alone" in caplog.text
+    assert "holds only the global model's weights" in caplog.text
 
 
 @pytest.fixture(scope="module")

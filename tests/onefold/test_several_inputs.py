@@ -117,7 +117,7 @@ def test_methods_and_models_of_images_refuse_them() -> None:
 
 
 def test_what_cannot_be_read_so_is_refused() -> None:
-    with pytest.raises(onefold.UserError, match=r"several lengths, \[80, 90\]"):
+    with pytest.raises(onefold.UserError, match=r"one length, got \[80, 90\]"):
         run(((IMAGES, TABLE[:80]), LABELS))
     with pytest.raises(onefold.UserError, match="one input"):
         run(augment=lambda sample: sample)
@@ -127,7 +127,7 @@ def test_what_cannot_be_read_so_is_refused() -> None:
             (image, table, tokens), label = super().__getitem__(row)
             return (image, table + np.random.rand(), tokens), label
 
-    with pytest.raises(onefold.UserError, match="are read once"):
+    with pytest.raises(onefold.UserError, match="must not draw"):
         run(Random())
 
 

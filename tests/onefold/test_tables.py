@@ -134,9 +134,9 @@ ALIKE = [alike("a:b"), alike("a_b")]
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"name": "mnist/alpha"}, "name must be a folder's name"),
-        ({"dry_run": True}, "dry_run goes with the command"),
-        ({"slurm": {"partition": "gpu"}}, "slurm goes with the command"),
+        ({"name": "mnist/alpha"}, "name must be a folder name"),
+        ({"dry_run": True}, "dry_run needs the command line"),
+        ({"slurm": {"partition": "gpu"}}, "slurm needs the command line"),
         ({"axes": {"alpha": [0.5, 0.0]}}, "alpha"),
         ({"axes": {"data": [(DATA, LABELS)], "method": ["fedavg"]}}, "data has values without na"),
         ({"axes": {"partition": [[LABELS]]}}, "partition has values without names"),

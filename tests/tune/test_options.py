@@ -41,7 +41,7 @@ def test_a_bare_sweep_says_what_it_needs_and_starts_nothing(
         (["--validation=0"], "validation must be in (0, 1), got 0.0"),
         (["--validation=0.0001"], "data.validation 0.0001 of 1437 images is 0 of them"),
         (["--fusion.epochs=0"], "fusion.epochs must be at least 1, got 0"),
-        (["--data.validation=0.2"], "give --validation"),
+        (["--data.validation=0.2"], "use --validation"),
         (["--method=fedavg", "--space=server"], "space server of fedavg is empty"),
         (["--sheduler=asha"], "did you mean --scheduler?"),
         (["--search=grid"], "the grid has 324 points: --num-samples must be at least that"),

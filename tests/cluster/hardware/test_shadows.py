@@ -39,7 +39,7 @@ def test_only_a_ray_that_was_started_otherwise_is_refused(
     refuse_shadows()
     (tmp_path / "cluster.py").touch()
     if refused:
-        with pytest.raises(UserError, match=r"cluster\.py has the name of a package"):
+        with pytest.raises(UserError, match=r"cluster\.py has the name of one of"):
             refuse_shadows()
     else:
         refuse_shadows()

@@ -97,7 +97,7 @@ def test_a_configuration_that_is_none(tmp_path: Path, content: bytes, said: str)
         ("--config=", "cannot read ."),
         ("--config=folder", "Is a directory"),
         ("--preset=", "unknown preset ''"),
-        ("--plugin=folder", "has no code of a file"),
+        ("--plugin=folder", "is no module with a file"),
         ("--output-dir=\udcff", "cannot be printed: it is not UTF-8"),
         ("--output-dir=a\nb", "cannot be printed"),
     ],
@@ -117,7 +117,7 @@ def test_an_archive_that_claims_what_it_cannot_hold(tmp_path: Path) -> None:
     entry = content.index(b"PK\x01\x02")
     content[entry + 24 : entry + 28] = struct.pack("<I", 2**32 - 2)
     file.write_bytes(content)
-    assert "which it cannot hold" in refused(tmp_path, f"--dataset={file}")
+    assert "more than its size allows" in refused(tmp_path, f"--dataset={file}")
 
 
 def png(width: int, height: int) -> bytes:

@@ -181,7 +181,7 @@ def test_every_setting_can_stand_in_yaml(tmp_path: Path) -> None:
         (["--slurm.nodes", "0"], r"^slurm\.nodes must be at least 1, got 0$"),
         (["--classifier.model", "x"], r"^unknown classifier\.model 'x'; valid: cnn, .*vgg9$"),
         (["--prototypes", "cnn", "x"], "^unknown prototypes 'x'; valid: cnn, .*vgg9$"),
-        (["--partition.kind=iid", "--partition.recut"], r"^partition\.recut with kind iid; "),
+        (["--partition.kind=iid", "--partition.recut"], r"^partition\.recut needs kind "),
         (["--betas", "0", "0"], "^betas must not be negative nor both 0"),
         (["--resources.classifier.gpus", "2"], r"resources.classifier.gpus must be in \[0, 1\]"),
         (["--resources.generator.cpus", "0"], "resources.generator.cpus must be a positive number"),

@@ -123,7 +123,7 @@ def test_overwrite_never_deletes_what_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "thesis.tex").touch()
     for extra in ([], ["--overwrite"], ["--resume"]):
-        with pytest.raises(UserError, match="files that are no run"):
+        with pytest.raises(UserError, match="files but no run"):
             claim(options(tmp_path, "--name=a", *extra))
     assert (tmp_path / "a" / "thesis.tex").exists()
 
@@ -153,7 +153,7 @@ def test_a_folder_with_another_config_is_no_run_and_stays(tmp_path: Path, config
     run, other = make(tmp_path / "run"), make(tmp_path / "other", config)
     assert is_run(run)
     assert not is_run(other)
-    with pytest.raises(UserError, match="no run's folder"):
+    with pytest.raises(UserError, match="not a run's folder"):
         delete([run, other])
     assert run.exists()
     assert other.exists()
@@ -162,7 +162,7 @@ def test_a_folder_with_another_config_is_no_run_and_stays(tmp_path: Path, config
 def test_a_link_to_a_run_is_no_run(tmp_path: Path) -> None:
     run = make(tmp_path / "run")
     (tmp_path / "link").symlink_to(run)
-    with pytest.raises(UserError, match="no run's folder"):
+    with pytest.raises(UserError, match="not a run's folder"):
         delete([tmp_path / "link"])
     assert run.exists()
 
@@ -190,7 +190,7 @@ def test_any_plain_name_is_taken(name: str) -> None:
     ],
 )
 def test_what_is_no_folder_of_its_own_is_refused_in_a_line(name: str) -> None:
-    with pytest.raises(UserError, match="name must be a folder's name") as refusal:
+    with pytest.raises(UserError, match="name must be a folder name") as refusal:
         check_run_name(name)
     assert str(refusal.value).isprintable()
     assert len(str(refusal.value)) < 400

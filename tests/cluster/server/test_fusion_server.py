@@ -298,7 +298,7 @@ of_two_each.whole_batch = False  # type: ignore[attr-defined]
 
 def test_a_loss_of_other_rows_is_refused_where_batches_must_be_whole(server: FusionServer) -> None:
     normalising = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(784), nn.Linear(784, 3))
-    with pytest.raises(UserError, match="fit this model with one rank"):
+    with pytest.raises(UserError, match="use one rank for this model"):
         server.fit(normalising, data(), loss=of_two_each, config=CONFIG, stage="fusion")
 
 

@@ -85,7 +85,7 @@ def test_a_grid_may_be_a_file(folder: Path) -> None:
     [
         (["alhpa=1,2"], "unknown option '--alhpa' (did you mean --alpha?)"),
         (["alpha=0.1,-1"], "alpha"),
-        (["method=fedavg", "fedprox"], "'fedprox' is no NAME=VALUE,VALUE"),
+        (["method=fedavg", "fedprox"], "expected NAME=VALUE,VALUE, got 'fedprox'"),
         (["alpha=1,,2"], "alpha has an empty value"),
         (["alpha=1", "alpha=2"], "alpha is given twice"),
         (["seed=a"], "seed must be whole numbers"),

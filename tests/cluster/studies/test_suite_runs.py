@@ -46,7 +46,7 @@ def test_a_run_with_other_settings_is_not_taken_for_ours(tmp_path: Path) -> None
     asked = runs_of(tmp_path)
     done = asked[CELL, 0]
     finish(replace(done, run=replace(done.run, alpha=0.9)))
-    with pytest.raises(UserError, match=r"is of another run \(alpha: 0\.9 -> 0\.5\)"):
+    with pytest.raises(UserError, match=r"holds another run \(alpha: 0\.9 -> 0\.5\)"):
         suite_runs.run_all(asked)
 
 
@@ -195,7 +195,10 @@ def test_any_slurm_setting_submits(given: list[str]) -> None:
     ("given", "line"),
     [
         (["table33"], r"unknown name 'table33'; valid: .*table3, "),
-        (["table3", "--seeds=one"], "seeds must be whole numbers with commas, got 'one'"),
+        (
+            ["table3", "--seeds=one"],
+            "seeds must be whole numbers from 0, with commas between, got 'one'",
+        ),
         (["table3", "--dataset=mnits"], "unknown dataset 'mnits'; valid: .*mnist"),
         (["table3", "--slurm.nodes=0"], "slurm.nodes must be at least 1, got 0"),
         (["table3", "--sede=1"], "unknown option '--sede' .did you mean --seeds"),

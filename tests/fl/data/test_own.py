@@ -167,7 +167,7 @@ def test_several_inputs_are_at_one_scale_too() -> None:
     one, other = (((images, SMOOTH[:, 0, 0]), LABELS) for images in (COLOUR, COLOUR.astype(float)))
     with pytest.raises(UserError, match=r"the training samples are images .* to 255"):
         as_dataset("x", (one, other))
-    with pytest.raises(UserError, match="clients' samples are of several kinds"):
+    with pytest.raises(UserError, match="all clients need samples of one kind"):
         as_dataset("x", {"a": one, "b": other})
 
 
@@ -186,9 +186,9 @@ def test_floats_that_were_normalised_on_one_side_alone_are_told(
 def test_what_is_left_out_is_told(caplog: pytest.LogCaptureFixture) -> None:
     part = COLOUR, LABELS
     as_dataset("x", {"train": part, "validation": part, "test": part})
-    assert "left out, beside train and test: validation" in caplog.messages.pop()
+    assert "only train and test are used; ignored: validation" in caplog.messages.pop()
     as_dataset("x", Listed(list(zip(COLOUR, LABELS, strict=True)), classes=["cat", "dog"]))
-    assert "2 names of classes, labels up to 3" in caplog.messages.pop()
+    assert "2 class names, but labels up to 3" in caplog.messages.pop()
     as_dataset("x", [{"img": x, "label": y, "id": 3} for x, y in zip(COLOUR, LABELS, strict=True)])
     assert caplog.messages.pop() == "data x: left out, beside img and label: id"
 
@@ -225,31 +225,31 @@ def test_a_table_that_was_normalised_on_one_side_alone_is_told(
     [
         (3, "data x: expected .*, got int"),
         (pd.DataFrame({"pixel": [1, 2]}), "data x: expected .*, got DataFrame"),
-        ({"train": (COLOUR, LABELS)}, "no test in the mapping"),
+        ({"train": (COLOUR, LABELS)}, "the mapping lacks test"),
         ((COLOUR, LABELS[:9]), "20 samples but 9 labels"),
         (((COLOUR, LABELS), (COLOUR[:, :1], LABELS)), "differ in shape"),
         ((COLOUR, LABELS - 1), "label -1; allowed: 0 and more; values are floats"),
         ((COLOUR, LABELS.astype(str)), "labels of type <U"),
         ((COLOUR, LABELS.astype("m8[s]")), "labels of type timedelta64"),
-        ((COLOUR / 0.0, LABELS), "samples with NaN or infinite values"),
-        ((SMOOTH.astype(float) * 1e39, LABELS), "samples with NaN or infinite values, in float32"),
+        ((COLOUR / 0.0, LABELS), "samples have NaN or infinite values"),
+        ((SMOOTH.astype(float) * 1e39, LABELS), "samples have NaN or infinite values as float32"),
         ((COLOUR.astype(complex), LABELS), "samples of type complex128"),
         ((COLOUR[:, 0, 0, 0], LABELS), "with at least one axis for each sample"),
-        ((COLOUR % 2, LABELS), "uint8 that are 0 or 1 look like no images"),
-        ((np.full((20, 3), 2**63, np.uint64), LABELS), "integers of 2\\*\\*63 and more"),
-        ((SMOOTH, LABELS.astype(float)), "targets of the floats 0 to 3: give integers for classes"),
-        ((pd.DataFrame(SMOOTH[:, 0, 0]).iloc[::-1], pd.Series(LABELS)), "index is not the labels'"),
-        ((np.ma.masked_greater(SMOOTH, 0.9), LABELS), "masked values; fill them in"),
+        ((COLOUR % 2, LABELS), "uint8 samples are read as images"),
+        ((np.full((20, 3), 2**63, np.uint64), LABELS), "integers must be below 2\\*\\*63"),
+        ((SMOOTH, LABELS.astype(float)), "whole floats, 0 to 3: for classes give integers"),
+        ((pd.DataFrame(SMOOTH[:, 0, 0]).iloc[::-1], pd.Series(LABELS)), "have different indexes"),
+        ((np.ma.masked_greater(SMOOTH, 0.9), LABELS), "masked values: fill them in"),
         (
             Listed([(COLOUR[0], 1), (COLOUR[0, :, :4], 0)]),
-            "several shapes, .* of sample 0 and .* of sample 1",
+            "one shape, got .* in sample 0 and .* in sample 1",
         ),
         (
             {
                 "train": Listed([(COLOUR[0], 1)] * 3, classes=["cat", "dog"]),
                 "test": Subset(Listed([(COLOUR[0], 1)] * 3, classes=["dog", "cat"]), [0, 1]),  # type: ignore[arg-type]
             },
-            "name the classes otherwise",
+            "name the classes differently",
         ),
         (Listed([3, 4]), r"a sample must be \(sample, label\), got a int"),
         (Listed([{"picture": 1, "label": 2}]), "has columns picture, label; expected image or img"),
@@ -364,7 +364,7 @@ def test_an_image_of_another_size_is_named(
     monkeypatch.setattr("fl.data.lazy.MEMORY_SHARE", share)
     odd = folder(tmp_path / "pets") / "dog" / "3.png"
     Image.fromarray(np.zeros((4, 5, 3), np.uint8)).save(odd)
-    with pytest.raises(UserError, match=rf"several shapes.* and .*\(.*\) of {odd}; scale or pad"):
+    with pytest.raises(UserError, match=rf"one shape.* and .*\(.*\) in {odd}; scale or pad"):
         read_path(str(tmp_path / "pets"))
 
 
@@ -505,8 +505,8 @@ def test_fewer_clients_than_the_data_is_of_are_drawn_by_the_seed() -> None:
 @pytest.mark.parametrize(
     ("kind", "count", "line"),
     [
-        ("natural", 4, "the data is of 3 clients with training samples; num_clients is 4"),
-        ("iid", 3, "iid would train on samples that are for clients' own tests; .* natural"),
+        ("natural", 4, "num_clients must be at most 3, .* got 4"),
+        ("iid", 3, "iid would train on the clients' own test samples; .* natural"),
     ],
 )
 def test_a_partition_that_the_data_does_not_allow_is_refused(
@@ -518,7 +518,7 @@ def test_a_partition_that_the_data_does_not_allow_is_refused(
         make_partition(
             train.labels, count, 2, PartitionConfig(kind=kind), alpha=1, seed=0, owners=owners
         )
-    with pytest.raises(UserError, match="needs data that is divided among clients already"):
+    with pytest.raises(UserError, match="needs data that is already divided among clients"):
         make_partition(train.labels, 2, 2, PartitionConfig(kind="natural"), alpha=1, seed=0)
 
 
@@ -535,11 +535,11 @@ def test_no_clients_test_sample_is_held_out_for_validation() -> None:
         ({"a": (np.ones((5, 3)), np.arange(5)), "b": 3}, "of client b: expected"),
         (
             {"a": (np.ones((5, 3)), np.arange(5)), "b": (np.ones((5, 4)), np.arange(5))},
-            "clients' samples are of several kinds: .*3.* and .*4",
+            "all clients need samples of one kind, got .*3.* and .*4",
         ),
         (
             {"a": (SMOOTH, LABELS), "b": (255 * SMOOTH, LABELS)},
-            "clients' samples are of several kinds: .*floats .* to 2.* and images",
+            "all clients need samples of one kind, got .*floats .* to 2.* and images",
         ),
     ],
 )

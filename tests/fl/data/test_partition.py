@@ -123,7 +123,9 @@ def test_validation_leaves_each_client_a_sample_or_is_refused(share: float, left
     if left:
         assert sizes(validated(whole, BALANCED[:6], 10, share, seed=0)).tolist() == [left, left]
     else:
-        with pytest.raises(UserError, match=rf"validation {share:g} leaves a client no sample"):
+        with pytest.raises(
+            UserError, match=rf"validation {share:g} leaves a client no training sample"
+        ):
             validated(whole, BALANCED[:6], 10, share, seed=0)
 
 
@@ -133,7 +135,7 @@ def test_validation_leaves_each_client_a_sample_or_is_refused(share: float, left
         ({"kind": "dirichelt"}, "unknown kind 'dirichelt'; valid: classes, dirichlet"),
         ({"classes_per_client": 0}, "classes_per_client must be at least 1, got 0"),
         ({"min_samples": 0}, "min_samples must be at least 1, got 0"),
-        ({"kind": "iid", "recut": True}, "recut with kind iid; allowed: with kind dirichlet"),
+        ({"kind": "iid", "recut": True}, "recut needs kind dirichlet, got iid"),
         ({"test_fraction": 1.0}, r"test_fraction must be in \[0, 1\), got 1.0"),
         ({"test_fraction": -0.1}, r"test_fraction must be in \[0, 1\), got -0.1"),
         ({"test_fraction": float("nan")}, r"test_fraction must be in \[0, 1\), got nan"),

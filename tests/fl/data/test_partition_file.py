@@ -28,9 +28,9 @@ def test_of_a_part_those_samples_are_taken_that_are_in_it(tmp_path: Path) -> Non
     for name in ("p.npz", "p.json"):
         train, _ = read_lists(tmp_path / name, 2, 3, taken)
         assert [own.tolist() for own in train] == [[1], [0, 2]]
-    with pytest.raises(UserError, match="leaves client 0 without a training sample"):
+    with pytest.raises(UserError, match="gives client 0 no training sample"):
         read_lists(tmp_path / "p.npz", 2, 2, (np.array([9, 5]), 20))
-    with pytest.raises(UserError, match=r"is of \[20\] training samples; there are 30"):
+    with pytest.raises(UserError, match=r"is for \[20\] training samples; there are 30"):
         read_lists(tmp_path / "p.npz", 2, 3, (taken[0], 30))
 
 
@@ -55,12 +55,12 @@ def test_a_json_list_for_each_client_and_a_share_held_out(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("[[0], [1], [2]]", "has 3 clients; num_clients is 2"),
+        ("[[0], [1], [2]]", "has 3 clients, but num_clients is 2"),
         ("[[0], [20]]", "gives client 1 sample 20; the training split has 0 to 19"),
         ("[[0], [-1]]", "gives client 1 sample -1"),
         ("[[0, 1], [1]]", "gives sample 1 to client 0 and to client 1"),
         ("[[0, 0], [1]]", "gives sample 0 to client 0 and to client 0"),
-        ("[[0], []]", "leaves client 1 without a training sample"),
+        ("[[0], []]", "gives client 1 no training sample"),
         ("[[0], [1.5]]", "client 1 must be a list of whole numbers"),
         ("[[0], [[1]]]", "must be a list of whole numbers"),
         ('{"a": 1}', "expected a list of indices for each client"),
@@ -80,7 +80,7 @@ def test_counts_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
         **{"train": np.arange(5), "train_counts": np.array([2, 2])},
         **{"test": np.arange(0), "test_counts": np.array([0, 0]), "samples": np.array([20])},
     )
-    with pytest.raises(UserError, match="train_counts do not add up to the 5 of train"):
+    with pytest.raises(UserError, match="train_counts must add up to the length of train, 5"):
         read_lists(tmp_path / "p.npz", 2, 20)
 
 
@@ -90,7 +90,7 @@ def test_a_file_that_is_none_and_settings_that_do_not_go_together(tmp_path: Path
         with pytest.raises(UserError, match="cannot read"):
             read_lists(tmp_path / path, 2, 20)
     for wrong in ({"kind": "file"}, {"file": "p.npz"}):
-        with pytest.raises(UserError, match="kind file and file go together"):
+        with pytest.raises(UserError, match="kind file and the setting file need each other"):
             PartitionConfig(**wrong)  # type: ignore[arg-type]
 
 

@@ -305,7 +305,9 @@ def test_who_takes_part_in_no_round_shares_no_control() -> None:
 
 
 def test_scaffold_refuses_a_run_that_may_drop_clients() -> None:
-    with pytest.raises(UserError, match="on_client_failure drop: the control of a dropped client"):
+    with pytest.raises(
+        UserError, match="on_client_failure must be stop: the control of a dropped client"
+    ):
         play("scaffold", settings("scaffold", LOCAL), 2, on_failure="drop")
 
 

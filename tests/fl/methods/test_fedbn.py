@@ -63,7 +63,7 @@ def test_two_rounds_are_those_of_the_plain_loop() -> None:
 
 
 def test_a_model_without_batchnorm_is_refused() -> None:
-    with pytest.raises(UserError, match=r"but cnn has none: take a model .* or method fedavg"):
+    with pytest.raises(UserError, match=r"but cnn has none: use a model .* or fedavg"):
         get_method("fedbn").assign(settings("fedbn"), CLIENTS, PROBLEM)
 
 

@@ -105,7 +105,7 @@ def test_fedmhos_own_allocation_can_be_had() -> None:
     squared = replace(ENS, allocation="squared-counts")
     rows = fedcvae.allocate(updates, server, squared, 400)
     assert rows.sum(axis=0).max() <= 40
-    with pytest.raises(UserError, match="rounds to none"):
+    with pytest.raises(UserError, match="is too few"):
         fedcvae.allocate(updates, server, squared, 9)
 
 

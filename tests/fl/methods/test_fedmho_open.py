@@ -172,7 +172,7 @@ def test_without_open_samples_there_is_one_fit() -> None:
 @pytest.mark.parametrize("setting", [{"lam": 0.3}, {"betas": (1.0, 1.0)}])
 def test_settings_of_fedmhos_loss_are_refused(setting: dict[str, object]) -> None:
     name = next(iter(setting))
-    with pytest.raises(UserError, match=f"^{name} is of fedmho-md"):
+    with pytest.raises(UserError, match=f"^fedmho-open does not use {name}; fedmho-md"):
         replace(OPEN, **setting)  # type: ignore[arg-type]
 
 

@@ -57,7 +57,7 @@ def test_an_attack_makes_the_unknown_less_likely() -> None:
 
 
 def test_what_it_cannot_work_with_is_refused() -> None:
-    with pytest.raises(UserError, match="validation does not go with fedov"):
+    with pytest.raises(UserError, match="fedov cannot use validation"):
         LocalFedOV(validation=0.1)
     with pytest.raises(NotImages):
         LocalFedOV(model="mlp").check(RunSpec(inputs=Inputs((6,), "floats"), num_classes=3, seed=0))

@@ -179,8 +179,8 @@ def test_a_step_is_measured_whatever_the_heads_epochs() -> None:
     [
         ("fedper+", ("F2", "F2", "F3"), "names a layer twice: F2, F2, F3"),
         ("fedper+", ("F4",), "no layer 'F4'; valid: C1, C2, C3, F1, F2, F3"),
-        ("fedrep+", ("F1", "F2"), "must be the deepest .* allowed for so many: F2, F3"),
-        ("fedd2s", ("C1", "C2", "C3", "F1", "F2", "F3"), "without the first"),
+        ("fedrep+", ("F1", "F2"), "must be the last of .* the last so many are F2, F3"),
+        ("fedd2s", ("C1", "C2", "C3", "F1", "F2", "F3"), "but not all of them"),
     ],
 )
 def test_a_set_that_cannot_be_dropped_is_refused(
@@ -193,7 +193,7 @@ def test_a_set_that_cannot_be_dropped_is_refused(
 
 @pytest.mark.parametrize("name", ["fedper", "fedrep"])
 def test_a_model_of_which_nothing_would_be_shared_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match="mlp has no layers before a flattening"):
+    with pytest.raises(UserError, match="mlp has none: set how many"):
         get_method(name).assign(settings(name, model="mlp"), CLIENTS, SPEC)
     get_method(name).assign(settings(name, model="mlp", shared_layers=1), CLIENTS, SPEC)
 

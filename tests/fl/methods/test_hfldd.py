@@ -74,7 +74,7 @@ PIXELS = torch.zeros(1, *SPEC.image_shape, dtype=torch.uint8)
             r"sent \[8\] images by class, and has 7",
         ),
         ({"images.0": PIXELS[:0], "images.1": PIXELS}, STATS, r"sent \[0, 1\] images"),
-        ({"images.0": PIXELS}, {}, "says neither its steps"),
+        ({"images.0": PIXELS}, {}, "does not report both its steps"),
     ],
 )
 def test_a_member_sends_no_more_than_it_has_and_tells_of_it(

@@ -74,7 +74,7 @@ def test_what_nobody_knows_how_to_build_is_saved_without_a_description(tmp_path:
     assert describe(odd) is None
     assert describe(Ensemble([odd])) is None
     save_model(odd, tmp_path / "odd.safetensors")
-    with pytest.raises(UserError, match="does not say what its model is built of"):
+    with pytest.raises(UserError, match="does not name its model's architecture"):
         load_model(tmp_path / "odd.safetensors")
 
 

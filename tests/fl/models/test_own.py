@@ -74,9 +74,9 @@ def with_width(num_classes: int, width: float) -> nn.Module:
         ("a model", Net, "allowed: letters, digits"),
         ("mine", fixed(), "expected the class or a function"),
         ("mine", "Net", "expected a torch.nn.Module class or a function that makes one, got str"),
-        ("mine", needs_more, "needs depth; it can be given shape, image_shape, num"),
-        ("mine", with_units, "width has the default 64, but a run gives it classifier.width"),
-        ("mine", partial(with_width, width=2), "width has the default 2, but a run gives it"),
+        ("mine", needs_more, "needs depth, but Onefold passes only shape, image_shape, num"),
+        ("mine", with_units, "width has the default 64, but a run sets it to classifier.width"),
+        ("mine", partial(with_width, width=2), "width has the default 2, but a run sets it to"),
     ],
 )
 def test_what_is_no_model_is_refused_in_one_line(name: str, make: Any, line: str) -> None:
@@ -132,7 +132,9 @@ def test_a_function_that_gives_the_same_weights_again_is_refused() -> None:
     }
     for name, make in shares.items():
         register_model("mine", make)
-        with pytest.raises(UserError, match=f"weights of its own, .* share {name}: make all"):
+        with pytest.raises(
+            UserError, match=f"two calls returned models that share {name}: make all"
+        ):
             check_classifier("mine", (3, 2, 2), 5)
 
 

@@ -95,9 +95,11 @@ def test_a_client_with_a_schedule_trains_alone_as_in_company(schedule: Any) -> N
 )
 def test_who_takes_steps_of_one_rate_says_so(setting: dict[str, Any]) -> None:
     for refusing in (LocalScaffold, PersonalTraining, LocalFedRep):
-        with pytest.raises(UserError, match=r"takes steps of one rate: schedule, warmup, round_d"):
+        with pytest.raises(
+            UserError, match=r"needs a constant learning rate: leave out schedule, warmup, round_d"
+        ):
             refusing(**setting)
-    with pytest.raises(UserError, match="fednova takes steps of one rate"):
+    with pytest.raises(UserError, match="fednova needs a constant learning rate"):
         FedNovaConfig(classifier=ClassifierConfig(**setting))
 
 

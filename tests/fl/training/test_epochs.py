@@ -149,7 +149,7 @@ def test_clients_with_a_sample_over_train_together_as_alone(model: str) -> None:
 
 
 def test_a_batch_size_of_one_is_refused_before_the_run() -> None:
-    with pytest.raises(UserError, match="batch_size is 1; on such samples mine needs at least 2"):
+    with pytest.raises(UserError, match=r"batch_size must be at least 2 for mine .* got 1"):
         ClassifierConfig(model="mine", batch_size=1).check(SMALL)
 
 

@@ -93,5 +93,5 @@ def test_methods_of_features_refuse_a_model_without_a_head(
     own: Callable[[type[nn.Module]], nn.Module], training: ClassifierConfig
 ) -> None:
     own(Functional)
-    with pytest.raises(UserError, match=r"needs features, but mine has no nn.Linear whose outputs"):
+    with pytest.raises(UserError, match=r"needs features, but mine has no nn.Linear that gives"):
         replace(training, model="mine").check(RunSpec.of_images((1, 8, 8), num_classes=3, seed=0))

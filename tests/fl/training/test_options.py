@@ -34,7 +34,7 @@ def test_passes_in_parts_are_the_same_training(micro: int) -> None:
 def test_passes_in_parts_are_refused_where_batchnorm_would_see_the_parts() -> None:
     resnet = replace(PLAIN, model="resnet18", width=0.1)
     resnet.check(PROBLEM)
-    with pytest.raises(UserError, match="micro_batch does not go with resnet18: its BatchNorm"):
+    with pytest.raises(UserError, match="micro_batch cannot be used with resnet18: its BatchNorm"):
         replace(resnet, micro_batch=8).check(PROBLEM)
     replace(PLAIN, micro_batch=8).check(PROBLEM)
 

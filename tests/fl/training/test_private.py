@@ -178,7 +178,7 @@ class Other(ClassifierConfig):
 @pytest.mark.parametrize(
     ("training", "said"),
     [
-        (replace(CLASSIFIER, patience=2), "goes without patience and validation"),
+        (replace(CLASSIFIER, patience=2), "excludes patience and validation"),
         (replace(CLASSIFIER, model="convnet"), "cannot train convnet: its .* is a BatchNorm2d"),
         (Other(model="cnn"), "cannot train clients by Other"),
     ],
@@ -286,7 +286,7 @@ def test_a_budget_that_nothing_keeps_is_one_line() -> None:
 def test_what_is_set_without_a_budget_is_refused_since_nothing_is_private(
     given: dict[str, float],
 ) -> None:
-    with pytest.raises(UserError, match="epsilon is missing: without it nothing is private"):
+    with pytest.raises(UserError, match="epsilon is missing: without it the other settings"):
         DpConfig(**given)  # type: ignore[arg-type]
 
 
