@@ -39,7 +39,7 @@ def test_a_bare_sweep_says_what_it_needs_and_starts_nothing(
         (["--search=bayes"], "unknown search 'bayes'; valid: grid, hyperopt, optuna, random"),
         (["--num-samples=0"], "num_samples must be at least 1, got 0"),
         (["--validation=0"], "validation must be in (0, 1), got 0.0"),
-        (["--validation=0.0001"], "data.validation 0.0001 of 1437 images is 0 of them"),
+        (["--validation=0.0001"], "data.validation 0.0001: 0 of 1437 images are held out"),
         (["--fusion.epochs=0"], "fusion.epochs must be at least 1, got 0"),
         (["--data.validation=0.2"], "use --validation"),
         (["--method=fedavg", "--space=server"], "space server of fedavg is empty"),

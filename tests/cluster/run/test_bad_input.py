@@ -147,5 +147,5 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"is a file|cannot write to"):
             check_place(parse([f"--output-dir={tmp_path / place}"]))
     (tmp_path / ".store").touch()
-    with pytest.raises(UserError, match="must be a folder"):
+    with pytest.raises(UserError, match="must be the folder"):
         check_place(parse([f"--output-dir={tmp_path}"]))

@@ -139,7 +139,7 @@ def test_table2_has_a_client_for_each_of_the_folders_domains(tmp_path: Path) -> 
 
 
 def test_a_folder_goes_with_table2_alone(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="data_folder goes with fedaf-table2, which needs it"):
+    with pytest.raises(UserError, match="fedaf-table2 needs data_folder"):
         make(DOMAINS_TABLE, "small")
     with pytest.raises(UserError, match="fedaf-table2 needs data_folder"):
         make("fedaf", "small", folder=tmp_path)

@@ -132,7 +132,7 @@ def test_a_drawn_client_holds_samples_of_the_classes_it_is_said_to_hold() -> Non
         (["--num-clients=3,x"], "got 'x'"),
         (["--num-clients="], "got ''"),
         (["--num-clients=,"], "got ''"),
-        (["--num-clients=0"], "whole numbers from 1, .* got '0'"),
+        (["--num-clients=0"], "whole numbers from 1, with commas between, got '0'"),
         (["--num-clients"], "needs a value"),
         (["--num-clients=3", "--seeds=-1"], "whole numbers from 0"),
         (["--num-clients=3", "--samples-per-client=none"], "['none']"),

@@ -86,10 +86,10 @@ def test_hidden_and_empty_folders_and_other_files_are_left_out_and_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert class_folders(tree(tmp_path)) == ["cat", "dog"]
-    assert "left out: .ipynb_checkpoints, __MACOSX, empty" in caplog.text
+    assert "images: .ipynb_checkpoints, __MACOSX, empty" in caplog.text
     caplog.clear()
     assert [file.name for file in image_files(tmp_path / "cat")] == [f"{k}.png" for k in range(4)]
-    assert "left out: notes.txt" in caplog.text
+    assert "ignored: notes.txt" in caplog.text
     found = read_path(str(tmp_path))
     assert (found.class_names, found.num_classes) == (("cat", "dog"), 2)
 

@@ -278,8 +278,8 @@ def test_augment_is_part_of_what_tells_samples_from_others() -> None:
     ("augment", "message"),
     [
         (3, "expected a function, got int"),
-        (lambda sample: sample[:1], r"gives torch.float32 \(1,\) for a sample"),
-        (lambda sample: sample.double(), "gives torch.float64"),
+        (lambda sample: sample[:1], r"got torch.float32 \(1,\) for a sample"),
+        (lambda sample: sample.double(), "got torch.float64"),
         (OfItsOwn().noise, "augment has its own random generator"),
         (lambda sample: sample.no_such(), "augment fails on a sample of shape .* AttributeError"),
     ],

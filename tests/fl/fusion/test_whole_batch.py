@@ -135,7 +135,7 @@ def test_afterwards_the_model_is_a_plain_one() -> None:
 @pytest.mark.parametrize(
     ("model", "given", "rows", "message"),
     [
-        (nn.Flatten(), 3, 4, "the loss passed the model 3 rows of 4; .* one rank"),
+        (nn.Flatten(), 3, 4, "the loss passed the model 3 rows of 4: .* one rank"),
         (nn.Flatten(0, 2), 4, 4, "BatchNorm met 32 rows of 4"),
         (nn.Flatten(), 1, 1, "and 1 values per channel; it needs a row for each sample, and two"),
     ],

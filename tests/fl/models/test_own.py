@@ -133,7 +133,7 @@ def test_a_function_that_gives_the_same_weights_again_is_refused() -> None:
     for name, make in shares.items():
         register_model("mine", make)
         with pytest.raises(
-            UserError, match=f"two calls returned models that share {name}: make all"
+            UserError, match=f"two calls returned models that share {name}: create all"
         ):
             check_classifier("mine", (3, 2, 2), 5)
 
