@@ -193,7 +193,7 @@ def test_images_below_a_classs_folder_are_not_lost(
     (path / "cat" / "1.png").rename(path / "1.png")
     with pytest.raises(UserError, match="samples"):
         prepare(parse([f"--dataset={path}", *SMALL]))
-    assert "left out: 1.png" in caplog.text
+    assert "with images: 1.png" in caplog.text
 
 
 def test_many_classes_are_cut_in_time_that_grows_with_their_number() -> None:
