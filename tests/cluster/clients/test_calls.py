@@ -54,6 +54,9 @@ class Worker:
     def __init__(self, *_: Any) -> None:
         pass
 
+    def learn(self, models: bytes | None) -> None:
+        pass
+
     def take(self) -> list[Any]:
         return []
 

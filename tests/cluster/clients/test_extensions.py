@@ -10,6 +10,7 @@ import cloudpickle
 import pytest
 
 import onefold
+from cluster.clients import extensions
 from cluster.clients.extensions import (
     add_models,
     by_value,
@@ -18,7 +19,7 @@ from cluster.clients.extensions import (
     send_methods_by_value,
 )
 from fl.methods.registry import METHODS
-from fl.models.registry import MODELS
+from fl.models.registry import MODELS, OURS
 from fl.plugins import load_plugin
 from tests.fl.toy import client, job_of
 
@@ -90,7 +91,8 @@ def built_elsewhere(packed: bytes | None) -> bytes:
     return done.stdout.strip()
 
 
-def test_without_models_of_the_user_nothing_is_sent() -> None:
+def test_without_models_of_the_user_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extensions, "MODELS", {name: MODELS[name] for name in OURS})
     assert packed_models() is None
     add_models(None)
 

@@ -76,7 +76,10 @@ def arrays() -> dict[str, tuple[dict[str, Any], str]]:
         "one-hot": ({"labels": np.eye(4)[LABELS]}, "floats 0 or 1: give integers"),
         "unsigned": ({"labels": LABELS.astype(np.uint64) + np.uint64(2**63)}, "below 2**63"),
         "least": ({"labels": np.full(160, -(2**63))}, "label -9223372036854775808; allowed: 0"),
-        "far": ({"labels": np.where(some, 99_999, LABELS)}, "label 99999 is too large for 160 samples"),
+        "far": (
+            {"labels": np.where(some, 99_999, LABELS)},
+            "label 99999 is too large for 160 samples",
+        ),
         "one number": ({"labels": np.int64(3)}, "an array is a single number"),
         "one image": ({"images": np.uint8(3)}, "an array is a single number"),
         "row": ({"labels": LABELS[None]}, "160 samples but 1 labels"),
