@@ -14,7 +14,7 @@ def regenerate(
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = (),
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = None,
 ) -> None:
-    """Write report.html and its plots anew.
+    """Write report.html and its plots anew; as onefold compare, one page for several runs.
 
     Args:
         runs: Run directories.
