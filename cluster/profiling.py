@@ -1,4 +1,4 @@
-"""What clients need: what the configuration states, and for the rest what one step takes, measured.
+"""The resources that clients ask for: as configured, or else measured on one training step.
 
 There is one request per assignment (a role and a training), for all clients that have it, so that
 light ones can share processes and train together.

@@ -177,7 +177,7 @@ class ClientActor:
         gc.freeze()
 
     def learn(self, models: bytes | None) -> None:
-        """Has the user's models as they are here from now on: see :mod:`.extensions`."""
+        """Registers the user's models as they are in the driver now: see :mod:`.extensions`."""
         add_models(models)
 
     def run(self, sent: list[Sent], size: int, *columns: Any) -> list[np.ndarray]:
@@ -210,7 +210,7 @@ class Process:
     request: Request
     idle: bool = False
     models: bytes | None = None
-    """The user's, as it has them."""
+    """The user's models that it was last sent."""
 
 
 class Actors:

@@ -190,10 +190,12 @@ class LaunchOptions(Machine, Generic[Options]):
         for tracker in self.track:
             spec = find_spec(tracker)
             if spec is None or spec.origin is None:  # a mere folder of that name has no origin
-                raise UserError(f"--track {tracker} needs: pip install 'onefold[{tracker}]'")
+                raise UserError(
+                    f"--track {tracker} needs a package: pip install 'onefold[{tracker}]'"
+                )
         if self.report_real_images and self.run.dp.epsilon is not None:
             raise UserError(
-                "--report-real-images excludes dp.epsilon: a report would show the images that "
+                "--report-real-images cannot be used with dp.epsilon: it shows the images that "
                 "differential privacy protects"
             )
         if (self.save_best or self.save_every) and get_method(self.run.method).one_shot:

@@ -348,7 +348,7 @@ def _check_tested(run: RunConfig[Any], dataset: Dataset, partition: Partition) -
         )
     if run.stop_after and not run.data.validation:
         log.warning(
-            "stop_after chooses the last round by the test split: set data.validation, as to 0.1, "
+            "stop_after chooses the last round by test samples: set data.validation (such as 0.1) "
             "to choose it by held-out training samples"
         )
     trained = partition.counts.sum(0)[split.labels[rows]]

@@ -236,7 +236,7 @@ def _refuse_taken(path: Path, launch: Launch) -> None:
         if holds_files(path):
             raise UserError(f"{path} holds files but no run; choose another --name")
     elif not is_run(path):
-        raise UserError(f"{path} holds a config.yaml of no run; choose another --name")
+        raise UserError(f"{path} holds a config.yaml that no run wrote; choose another --name")
     elif launch.resume:
         if changed := differences(config_file, launch.run, may_grow=True):
             what = f"cannot resume {path} with another configuration"

@@ -168,7 +168,7 @@ class Dropping(Settings):
         if set(self.layers) != set(deepest) or len(self.layers) == len(layers.names):
             raise UserError(
                 f"{setting} must be the last of {', '.join(layers.names)}, but not all of them: "
-                f"got {', '.join(self.layers)}; the last so many are {', '.join(deepest)}"
+                f"got {', '.join(self.layers)}; the last {len(deepest)} are {', '.join(deepest)}"
             )
 
     def depth(self, layers: Layers, participations: int) -> int:

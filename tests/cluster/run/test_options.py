@@ -16,7 +16,7 @@ from fl.errors import UserError
     [
         (["--runtime", "slurm"], "inprocess"),
         (["--on-client-failure=wait"], "drop"),
-        (["--report-real-images", "--dp.epsilon=8"], "excludes dp.epsilon"),
+        (["--report-real-images", "--dp.epsilon=8"], "cannot be used with dp.epsilon"),
         (["--smoke", "--dry-run"], "excludes --dry-run"),
         (["--track", "neptune"], "mlflow"),
         (["--resume", "--overwrite"], "--resume and --overwrite exclude each other"),

@@ -92,7 +92,7 @@ def test_test_samples_of_classes_that_no_client_trains_on_are_counted(
 def test_rounds_that_test_samples_would_end_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     stops = ["--method=fedavg", "--rounds=3", "--stop-after=2", *SMALL]
     prepare(parse(stops))
-    assert "stop_after chooses the last round by the test split" in caplog.text
+    assert "stop_after chooses the last round by test samples" in caplog.text
     caplog.clear()
     prepare(parse([*stops, "--data.validation=0.1"]))
     assert not caplog.messages

@@ -179,7 +179,7 @@ def test_a_step_is_measured_whatever_the_heads_epochs() -> None:
     [
         ("fedper+", ("F2", "F2", "F3"), "names a layer twice: F2, F2, F3"),
         ("fedper+", ("F4",), "no layer 'F4'; valid: C1, C2, C3, F1, F2, F3"),
-        ("fedrep+", ("F1", "F2"), "must be the last of .* the last so many are F2, F3"),
+        ("fedrep+", ("F1", "F2"), "must be the last of .* the last 2 are F2, F3"),
         ("fedd2s", ("C1", "C2", "C3", "F1", "F2", "F3"), "but not all of them"),
     ],
 )
