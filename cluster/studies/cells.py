@@ -1,6 +1,7 @@
 """The papers' tables and figures as cells: which runs each number is the mean of; and the command's
 options: which table or figure, at which scale, where."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Literal
 import tyro
 import yaml
 
-from cluster.run.command_line import parse_record, with_slurm
+from cluster.run.command_line import parse_record, presets, with_slurm
 from cluster.run.options import SlurmOptions
 from cluster.studies.comparison import Cell, PublishedRow, Scale, rows
 from fl.bounds import OneOf, Settings
@@ -35,8 +36,9 @@ def make(
 ) -> list[Cell]:
     """The table's cells; with ``only`` those whose name fits one of the patterns.
 
-    ``dataset`` replaces the paper's data set; its numbers then are not compared with. ``folder`` is
-    where the domains of ``DOMAINS_TABLE`` lie.
+    ``dataset`` leaves the table's rows of that data set alone. Where it has none, the data set
+    replaces the table's first one, whose numbers then are not compared with, and the preset is the
+    new one's where it has its own. ``folder`` is where the domains of ``DOMAINS_TABLE`` lie.
 
     Raises:
         UserError: that table's folder is missing or laid out otherwise, or another table has one.
@@ -45,26 +47,37 @@ def make(
         raise UserError(f"{DOMAINS_TABLE} needs data_folder, and no other table takes it")
     cells = TABLES[name](scale)
     if folder is not None:
-        cells = [_with_domains(folder, cell) for cell in cells]
+        clients = len(find_names(folder)[0])
+        cells = [with_domains(cell, folder, clients) for cell in cells]
     if dataset:
-        cells = list(dict.fromkeys(_on(dataset, cell) for cell in cells))
+        cells = _on(dataset, cells)
     return [c for c in cells if not only or any(fnmatch(c.name, pattern) for pattern in only)]
 
 
-def _on(dataset: str, cell: Cell) -> Cell:
-    own = next(a for a in cell.arguments if a.startswith("--dataset=")).partition("=")[2]
-    if own == dataset:
-        return cell
+def _on(dataset: str, cells: Sequence[Cell]) -> list[Cell]:
+    """The table's rows of the data set, or its first data set's with this one in their place."""
+    by_data: dict[str, list[Cell]] = {}
+    for cell in cells:
+        (own,) = (a.partition("=")[2] for a in cell.arguments if a.startswith("--dataset="))
+        by_data.setdefault(own, []).append(cell)
+    first, rows = next(iter(by_data.items()))
+    return by_data.get(dataset) or [_swapped(cell, first, dataset) for cell in rows]
+
+
+def _swapped(cell: Cell, own: str, dataset: str) -> Cell:
+    known = presets()
     swapped = {f"--dataset={own}": f"--dataset={dataset}"}
     swapped[f"--preset=paper-{own}"] = f"--preset=paper-{dataset}"
+    for preset in known:
+        if (its_own := re.sub(rf"\b{own}\b", dataset, preset)) in known:
+            swapped[f"--preset={preset}"] = f"--preset={its_own}"
     arguments = tuple(swapped.get(argument, argument) for argument in cell.arguments)
     row = cell.row.replace(own, dataset, 1)
     return replace(cell, row=row, arguments=arguments, paper=None)
 
 
-def _with_domains(folder: Path, cell: Cell) -> Cell:
-    """The cell with a client for each of the folder's domains."""
-    clients = len(find_names(folder)[0])
+def with_domains(cell: Cell, folder: Path, clients: int) -> Cell:
+    """The cell with the folder's domains, a client for each of them."""
     own = [f"--data.folder={folder}", f"--num-clients={clients}"]
     if issubclass(get_method(cell.registered).config, PrototypesConfig):
         own.append(f"--num-large={clients}")
@@ -151,7 +164,8 @@ class SuiteOptions(Settings):
     only: tuple[str, ...] = ()
     """Patterns of the cells to run, as in 'mnist-alpha0.5-*'. Default: all."""
     dataset: Annotated[str, OneOf(NAMES)] | None = None
-    """Data set instead of the paper's; the paper's numbers are then not compared."""
+    """Rows of this data set alone. Where the paper has none: this instead of its first data set,
+    whose numbers are then not compared."""
     data_folder: Path | None = None
     """For fedaf-table2: path with a folder per domain, in each a folder per class, as the paper has
     DomainNet's ten most frequent classes."""

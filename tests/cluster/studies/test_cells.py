@@ -60,7 +60,17 @@ def test_another_data_set_takes_the_papers_place_and_its_numbers() -> None:
     assert "--preset=paper-mnist" in cell.arguments
     assert cell.row == "mnist-alpha0.1-num-samples2000"
     cells = make("table3", "small", (), "svhn")
-    assert len({cell.name for cell in cells}) == 24  # the paper's own rows stand for all four sets
+    assert len({cell.name for cell in cells}) == len(cells) == 24  # the paper's own rows, each once
+    assert all(cell.paper for cell in cells)
+    for table, dataset, preset in (
+        ("fedaf", "cifar10", "fedaf-cifar10"),
+        ("hfldd-table5", "mnist", "hfldd-mnist"),  # the paper has CIFAR-100 there
+        ("fedaf", "mnist", "fedaf-fmnist"),  # for want of one of MNIST's own
+    ):
+        cells = make(table, "paper", (), dataset)
+        assert len({cell.name for cell in cells}) == len(cells)
+        found = {cell.arguments[:2] for cell in cells}
+        assert found == {(f"--preset={preset}", f"--dataset={dataset}")}
     table = as_markdown("table9", "small", [0], [Figure(cells[0], ({"accuracy": 0.5},))])
     assert "| 50.00 | - |" in table
 
