@@ -21,14 +21,23 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Annotated, Literal
 
+import numpy as np
 import run_lines
 import torch
 import tyro
 from machine import processor
+from PIL import Image
 from run_lines import Provenance
 
 from cluster.studies import fedaf_table7, suite_runs
-from cluster.studies.cells import BYTES_TABLE, SuiteOptions, make
+from cluster.studies.cells import (
+    BYTES_TABLE,
+    DOMAINS_TABLE,
+    SuiteOptions,
+    make,
+    with_domains,
+)
+from cluster.studies.cells import TABLES as SUITE
 from cluster.studies.comparison import Cell, table
 from cluster.studies.exhibits import EXHIBITS
 from cluster.studies.study_report import texts
@@ -41,6 +50,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "results"
 CODE = ("fl", "kernels", "cluster", "benchmarks")
 """Folders whose code decides the figures."""
+DOMAINS = Path("runs/pacs32")
+"""Where the images of ``DOMAINS_TABLE`` lie: each run's settings, and so its line, name it."""
 STUDY_COLUMNS = {
     "clients": "Clients",
     "local": "Local",
@@ -104,8 +115,11 @@ class Job:
         )
 
 
-def of_runs(name: str, cells: Callable[[], Sequence[Cell]], job: Job) -> str:
-    """A table or figure of the suite: runs what has no line yet, and shows what is whole."""
+def of_runs(
+    name: str, cells: Callable[[], Sequence[Cell]], job: Job, *, exhibit: bool = True
+) -> str:
+    """A table or figure of the suite: runs what has no line yet, and shows what is whole; with
+    what the suite shows beside it, such as pictures, where ``exhibit`` is set."""
     suite, path = job.suite(name), job.docs / "runs" / f"{name}.jsonl"
     seeds = suite.seed_numbers
     runs = suite_runs.runs_of(suite, cells(), seeds)
@@ -115,13 +129,15 @@ def of_runs(name: str, cells: Callable[[], Sequence[Cell]], job: Job) -> str:
         return verified({key: runs[key] for key in lines if job.asks(key[0])}, lines)
     failed: dict[Cell, list[str]] = {}
     if not job.options.recorded:
+        if name == DOMAINS_TABLE:
+            write_domains(job.options.data_root / f"{DOMAINS.name}.npz", DOMAINS)
         left = {key: runs[key] for key in runs if job.asks(key[0]) and key not in lines}
         failed = run_missing(path, left, job)
         lines = run_lines.standing(path, runs, same_code)
     figures = run_lines.whole_figures(lines, runs, failed)
     if not any(figure.results for figure in figures):
         raise UserError(f"{path} has no cell of {name} with a run of each seed")
-    made = suite_runs.Table(name, "small", seeds, figures, EXHIBITS.get(name))
+    made = suite_runs.Table(name, "small", seeds, figures, EXHIBITS.get(name) if exhibit else None)
     heading, _, text = made.text().partition("\n\n")
     pictures = made.pictures()
     for file, picture in pictures.items():
@@ -253,6 +269,43 @@ def digits() -> list[Cell]:
     return [*(cell for cell in row if cell.method != "feddf"), *_beside(row[0])]
 
 
+def fashion() -> list[Cell]:
+    """FedAF's Table 1 on Fashion-MNIST: the paper's methods at its least and greatest alpha."""
+    rows = make("fedaf", "small", ("*-alpha0.02-*", "*-alpha0.1-*"), "fmnist")
+    return [cell for cell in rows if not cell.method.startswith("fedaf-")]
+
+
+def domains() -> list[Cell]:
+    """FedAF's Table 2 on the four domains of PACS, a client for each."""
+    return [with_domains(cell, DOMAINS, clients=4) for cell in SUITE[DOMAINS_TABLE]("small")]
+
+
+def write_domains(source: Path, folder: Path) -> None:
+    """Writes a file's images as a folder per domain, each with a folder per class.
+
+    Args:
+        source: an npz of images (N, 3, H, W), uint8, with their numbers of domain and class and the
+            names of both; ``train`` and ``test``, which each run splits anew, together.
+        folder: stays as it is where it is there already.
+
+    Raises:
+        UserError: neither the folder nor the file is there.
+    """
+    if folder.exists():
+        return
+    if not source.exists():
+        raise UserError(f"{DOMAINS_TABLE} needs {source}, or its images in {folder}")
+    file = np.load(source)
+    begun = folder.with_name(f"{folder.name}-part")
+    shutil.rmtree(begun, ignore_errors=True)
+    columns = [[*file[f"{n}_train"], *file[f"{n}_test"]] for n in ("x", "y", "domain")]
+    for number, (pixels, label, domain) in enumerate(zip(*columns, strict=True)):
+        where = begun / file["domain_names"][domain] / file["class_names"][label]
+        where.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.transpose(1, 2, 0)).save(where / f"{number:05d}.png")
+    begun.rename(folder)
+
+
 def _beside(cell: Cell) -> list[Cell]:
     """What our table has beside the paper's methods, in the cell's row."""
     more = {
@@ -300,6 +353,8 @@ TABLES: Mapping[str, Callable[[Job], str]] = {
         f"table3-alpha{a}": partial(of_runs, "table3", partial(mnist, a))
         for a in ("0.5", "0.3", "0.1")
     },
+    "fedaf-fmnist": partial(of_runs, "fedaf", fashion, exhibit=False),
+    DOMAINS_TABLE: partial(of_runs, DOMAINS_TABLE, domains),
     **{name: _suite(name) for name in ("fedaf", "fedd2s-table2", "hfldd", "open")},
     "robust": _program("robust", picture="robust.png"),
     "privacy": _program("privacy", picture="privacy.png"),

@@ -5,6 +5,7 @@ import re
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import results
 from results import (
@@ -20,12 +21,14 @@ from results import (
     of_program,
     of_study,
     replaced,
+    write_domains,
 )
 
 from cluster.run.command_line import parse
 from cluster.studies import suite_runs
 from cluster.studies.comparison import Cell, Figure
 from cluster.studies.study_runs import parse_study
+from fl.data.catalogue import load_domains
 from fl.errors import UserError
 
 HERE = Provenance("2026-11-25", "0123abc", "a machine")
@@ -120,6 +123,28 @@ def test_our_table_3_has_the_released_weights_and_our_own_method_beside_the_pape
         assert found == "--betas=released"
         assert all(parse(cell.arguments).run.method in cell.method for cell in cells[-3:])
     assert {cell.method for cell in mnist("0.5")} - {cell.method for cell in digits()} == {"feddf"}
+
+
+def test_a_file_of_domains_becomes_a_folder_that_a_run_reads(tmp_path: Path) -> None:
+    pixels = np.arange(4 * 3 * 2 * 2, dtype=np.uint8).reshape(4, 3, 2, 2)
+    train = {"x_train": pixels[:3], "y_train": [0, 1, 0], "domain_train": [1, 1, 0]}
+    test = {"x_test": pixels[3:], "y_test": [1], "domain_test": [0]}
+    names = {"domain_names": ["photo", "sketch"], "class_names": ["cat", "dog"]}
+    np.savez(tmp_path / "two.npz", **train, **test, **names)
+    folder = tmp_path / "two"
+    write_domains(tmp_path / "two.npz", folder)
+    data = load_domains(folder, side=2, seed=0)
+    assert (data.domain_names, data.class_names) == (("photo", "sketch"), ("cat", "dog"))
+    found = [
+        (domain, label, image.tobytes())
+        for split in (data.train, data.test)
+        for domain, label, image in zip(split.domains, split.labels, split.images, strict=True)
+    ]
+    given = zip([1, 1, 0, 0], [0, 1, 0, 1], map(np.ndarray.tobytes, pixels), strict=True)
+    assert sorted(found) == sorted(given)
+    write_domains(tmp_path / "absent.npz", folder)  # the folder is there
+    with pytest.raises(UserError, match=r"fedaf-table2 needs .*absent.npz, or its images in .*new"):
+        write_domains(tmp_path / "absent.npz", tmp_path / "new")
 
 
 def test_the_programs_and_the_studies_are_there() -> None:
