@@ -1,7 +1,7 @@
 """onefold.run: a user's own data, model, method, partition and metrics, in a folder elsewhere."""
 
 import json
-import subprocess
+import runpy
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -277,22 +277,23 @@ def test_the_page_about_a_method_is_25_lines() -> None:
     assert sum(bool(line.strip()) for line in script.splitlines()) <= 25
 
 
+@quick
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_script_elsewhere_runs_its_own_method_on_ray_to_the_bits_of_one_process(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside a cluster.py, which does no harm; on Ray: see tests/cluster/run/test_runner."""
+    """Beside a cluster.py, which does no harm."""
     folders = ray, here = tmp_path / "ray", tmp_path / "here"
     for folder in folders:
         folder.mkdir()
         write_files(PAGE, folder)
+    (ray / "cluster.py").write_text("raise RuntimeError('not ours')")
     type_commands(PAGE, ray)
     text = (here / "my.py").read_text()
     (here / "one.py").write_text(text.replace("max_actors=2", 'runtime="inprocess"'))
-    (here / "cluster.py").write_text("raise RuntimeError('not ours')")
-    done = subprocess.run([sys.executable, "one.py"], cwd=here, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(here)
+    runpy.run_path("one.py", run_name="__main__")
     models, runs = zip(*(only_run(folder) for folder in folders), strict=True)
     assert models[0] == models[1]
     assert runs == ("ray", "inprocess")
