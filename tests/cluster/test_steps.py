@@ -12,9 +12,10 @@ from cluster.profiling import Step, Subject, cache_file, measure_steps
 from fl.errors import UserError
 from fl.federation import RunSpec
 from fl.inputs import Inputs
-from fl.models.registry import MODELS, register_model
+from fl.models.registry import register_model
 from fl.training.classifier import ClassifierConfig
 from fl.training.generator import GeneratorConfig
+from tests.registries import registries_restored
 
 PROBLEM = RunSpec.of_images((1, 28, 28), num_classes=10, seed=0)
 SMALL = Subject(ClassifierConfig(model="cnn", width=0.5, batch_size=16), PROBLEM, 1)
@@ -41,10 +42,24 @@ def child(monkeypatch: pytest.MonkeyPatch) -> list[Subject]:
     return asked
 
 
+class Printing(nn.Sequential):
+    def forward(self, images: Tensor) -> Tensor:
+        print("forward")
+        os.write(1, b"from C\n")
+        return super().forward(images)
+
+
 @pytest.mark.process
 @pytest.mark.slow
 def test_a_larger_model_needs_more_memory_and_time_whatever_was_measured_before() -> None:
-    measured = measure_steps([LARGE, SMALL, LIGHT], "cpu")
+    """What a user's model prints meanwhile is no measurement."""
+    with registries_restored():
+        register_model(
+            "prints", lambda num_classes: Printing(nn.Flatten(), nn.Linear(784, num_classes))
+        )
+        printing = replace(SMALL, training=ClassifierConfig(model="prints"))
+        measured = measure_steps([printing, LARGE, SMALL, LIGHT], "cpu")
+    assert measured[printing].seconds_per_sample > 0
     # Half-width VGG-9 has 4.3 million weights: with gradients and momentum, 50 MB at least.
     assert 50e6 < measured[LARGE].peak_bytes < 1e9
     assert measured[SMALL].peak_bytes < measured[LARGE].peak_bytes / 3
@@ -105,24 +120,6 @@ def test_a_step_that_fails_is_one_line_that_names_the_model() -> None:
     with pytest.raises(UserError, match=r"^one step of cnn on 16 samples failed: \S") as caught:
         measure_steps([wrong], "cpu")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.process
-def test_what_a_users_model_prints_is_no_measurement() -> None:
-    class Printing(nn.Sequential):
-        def forward(self, images: Tensor) -> Tensor:
-            print("forward")
-            os.write(1, b"from C\n")
-            return super().forward(images)
-
-    register_model(
-        "prints", lambda num_classes: Printing(nn.Flatten(), nn.Linear(784, num_classes))
-    )
-    try:
-        subject = replace(SMALL, training=ClassifierConfig(model="prints"))
-        assert measure_steps([subject], "cpu")[subject].seconds_per_sample > 0
-    finally:
-        del MODELS["prints"]
 
 
 def test_a_step_that_hangs_or_ends_without_a_word_is_one_line_too(
