@@ -33,13 +33,15 @@ with suppress(ModuleNotFoundError):
     )
     settings.load_profile("no deadline")
 
-# Each command line has tyro build the parser of its settings anew, nearly all of the time that it
-# takes, and each run reads versions from the packages' files. Here both are done once a process: a
-# tenth of a second of a small run's three.
+# With each command line tyro reads the sources of its settings and builds their parser anew, nearly
+# all of the time that it takes, and each run reads versions from the packages' files. Here all that
+# is done once in a process.
 importlib.metadata.version = cache(importlib.metadata.version)
 with suppress(ImportError, AttributeError):
+    from tyro._docstrings import _ClassTokenization as Sources
     from tyro._parsers import ParserSpecification as Parser
 
+    Sources.make = staticmethod(cache(Sources.make))  # type: ignore[method-assign]
     build, parsers = Parser.from_callable_or_type, dict[Any, Parser]()
 
     def parser_of(form: Any, **how: Any) -> Parser:
