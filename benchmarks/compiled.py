@@ -146,26 +146,34 @@ def compile_for(
 
 def read(binary: bytes, warps: int) -> Compiled:
     """The figures of a compiled kernel, from its machine code."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(binary)
-        file.flush()
-        usage = told("-res-usage", file.name)
-        code = told("-sass", file.name)
-    figures = {n: int(v) for n, v in re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", usage)}
-    widths = max(loops(code), key=sum, default=[])
+    usage = used(binary)
+    widths = max(loops(told(binary, "-sass")), key=sum, default=[])
     return Compiled(
-        registers=figures["REG"],
-        local_bytes=figures["STACK"] + figures["LOCAL"],
-        shared_bytes=figures["SHARED"],
+        registers=usage["REG"],
+        local_bytes=usage["LOCAL"],
+        shared_bytes=usage["SHARED"],
         widest_load_bits=max(widths, default=0),
         loaded_bytes=sum(widths) / 8 * 32 * warps,
     )
 
 
-def told(*arguments: str) -> str:
-    """What cuobjdump, which Triton brings, prints."""
-    tool = triton.knobs.nvidia.cuobjdump.path
-    return subprocess.run([tool, *arguments], capture_output=True, text=True, check=True).stdout
+def used(binary: bytes) -> dict[str, int]:
+    """What a compiled kernel takes: REG registers and LOCAL bytes a thread, SHARED bytes a program.
+
+    This is known without reading its instructions, which takes longer than compiling it.
+    """
+    usage = told(binary, "-res-usage")
+    found = {n: int(v) for n, v in re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", usage)}
+    return {**found, "LOCAL": found["LOCAL"] + found["STACK"]}
+
+
+def told(binary: bytes, what: str) -> str:
+    """What cuobjdump, which Triton brings, prints of a compiled kernel."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary)
+        file.flush()
+        command = [triton.knobs.nvidia.cuobjdump.path, what, file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def loops(code: str) -> list[list[int]]:

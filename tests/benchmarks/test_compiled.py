@@ -1,6 +1,7 @@
 """The report on compiled kernels: what it reads from machine code, and what kernels must keep."""
 
 import importlib.util
+from functools import cache
 
 import pytest
 
@@ -23,12 +24,15 @@ SETTINGS = [
 """What kernels are launched with; and what takes most registers, and most rows."""
 
 
+made = cache(compiled.compiled)
+
+
 @pytest.mark.parametrize(("config", "arch"), SETTINGS, ids=str)
 @pytest.mark.parametrize("kernel", ["sums_kernel", "distances_kernel"])
 def test_samples_are_read_in_128_bits_and_no_register_spills(
     kernel: str, config: Config, arch: int
 ) -> None:
-    found = compiled.compiled(kernel, arch, config)
+    found = made(kernel, arch, config)
     assert found.local_bytes == 0
     assert found.widest_load_bits == 128
     tile = 4 * config.rows * config.features
@@ -44,7 +48,7 @@ NEEDED = {80: 19, 90: 36, 100: 54}
 @pytest.mark.parametrize("kernel", ["sums_kernel", "distances_kernel"])
 def test_as_many_programs_fit_an_sm_as_a_setting_counts_on(kernel: str, arch: int) -> None:
     config = config_for((arch // 10, arch % 10))
-    registers = -(-compiled.compiled(kernel, arch, config).registers // 8) * 8
+    registers = -(-made(kernel, arch, config).registers // 8) * 8
     programs = 65536 // (registers * 32 * config.warps)
     assert programs * 4 * config.rows * config.features >= NEEDED[arch] * 1024
 

@@ -164,11 +164,11 @@ KERNELS = {
 )
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_compiles_without_spills(name: str, values: str, arch: int) -> None:
-    from compiled import compile_for, read
+    from compiled import compile_for, used
 
     from kernels import triton_fused
 
     kernel, constants = getattr(triton_fused, name), KERNELS[name]
     known = SIZES | STRIDES | SCALARS | NUMBERS
     types = {n: known.get(n, values) for n in kernel.arg_names if n not in constants}
-    assert read(compile_for(arch, kernel, types, constants), 4).local_bytes == 0
+    assert used(compile_for(arch, kernel, types, constants))["LOCAL"] == 0

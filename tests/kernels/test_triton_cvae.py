@@ -173,7 +173,7 @@ KERNELS: dict[str, tuple[dict[str, Any], int]] = {
 @pytest.mark.parametrize("arch", [80, 90, 100])
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_compiles_without_spills(name: str, arch: int) -> None:
-    from compiled import compile_for, read
+    from compiled import compile_for, used
 
     from kernels import triton_cvae
 
@@ -181,4 +181,4 @@ def test_a_kernel_compiles_without_spills(name: str, arch: int) -> None:
     types = {n: TYPES.get(n, "i32") for n in kernel.arg_names if n not in constants}
     pointers = [n for n, kind in types.items() if kind.startswith("*")]
     binary = compile_for(arch, kernel, types, constants, pointers, warps)
-    assert read(binary, warps).local_bytes == 0
+    assert used(binary)["LOCAL"] == 0
