@@ -13,7 +13,7 @@ from fl.methods.fedaf import KnowledgeLoss
 from fl.models.ensemble import Ensemble
 from fl.models.registry import build_classifier
 
-SIZE, CLASSES = 53, 10
+SIZE, CLASSES = 29, 10
 LOSS = FusionLoss(ce_weight=0.5, kd_weight=0.5)
 KNOWLEDGE = KnowledgeLoss(weight=3.0, temperature=2.0)
 

@@ -61,12 +61,12 @@ CASES = {
     "clipped": Case(config=replace(SGD, clip=0.01)),
     "an ensemble, each clipped": Case(EachMember(LOSS), replace(SGD, clip=0.01), model=twins),
     "two passes": Case(loss=two_passes),
-    "a last batch of one": Case(config=replace(CONFIG, batch_size=13)),
+    "a last batch of one": Case(config=replace(CONFIG, batch_size=14)),
     "fewer samples than ranks": Case(config=replace(CONFIG, batch_size=2, epochs=1)),
     "bfloat16": Case(config=BF16, dtype=torch.float32),
     "float32": Case(dtype=torch.float32),
     "batch norm": Case(config=SGD, model=convnet),
-    "batch norm, a last batch of one": Case(config=replace(SGD, batch_size=13), model=convnet),
+    "batch norm, a last batch of one": Case(config=replace(SGD, batch_size=14), model=convnet),
     "batch norm, fewer samples than ranks": Case(
         config=replace(SGD, batch_size=2, epochs=1), model=convnet
     ),

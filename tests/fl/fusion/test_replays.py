@@ -42,7 +42,7 @@ def test_a_replayed_fit_has_the_bits_of_one_that_is_run(name: str) -> None:
         expected, losses = fitted(name)
     with pretended_graphs() as graphs:
         found, others = fitted(name)
-    assert [graph.replays for graph in graphs] == [14]  # of 16 full batches
+    assert [graph.replays for graph in graphs] == [6]  # of 8 full batches
     assert same_bits(found, expected)
     for one, other in zip(others, losses, strict=True):
         assert torch.equal(one, other)
