@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fl.condensation import task
 from fl.condensation.kip import TOGETHER, Distilling, KipTraining, distil
-from fl.condensation.task import AHEAD, Condensing, learn
+from fl.condensation.task import Condensing, learn
 from fl.exchange import prefixed
 from fl.federation import TaskInput, TaskOutput
 from fl.training.steps import ALIGNED_BYTES, on_device
@@ -18,7 +19,8 @@ from tests.fl.devices import Where, assert_same, on_both
 from tests.fl.toy import client, shard, task_input
 from tests.pretended_gpu import pretended_gpus
 
-STEPS = AHEAD + 2
+AHEAD, STEPS = 2, 3
+"""Steps that are drawn at once here, and those of a run: the last one's draws are sent alone."""
 
 
 @pytest.mark.parametrize(
@@ -32,8 +34,9 @@ STEPS = AHEAD + 2
     ids=["fedaf", "feddm", "augment", "vgg9"],
 )
 def test_no_step_of_condensing_waits_and_a_network_is_one_copy(
-    changes: Mapping[str, object], networks: int
+    changes: Mapping[str, object], networks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(task, "AHEAD", AHEAD)
     config = replace(CONFIG, collaboration=0.5, steps=STEPS, **changes)  # type: ignore[arg-type]
     sent = {**prefixed("classifier", global_model(config)), "mean_logits": torch.eye(3)}
     with pretended_gpus():
