@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,7 @@ def test_one_round_is_unweighted_unless_it_is_told_otherwise() -> None:
 # FedAdagrad, FedAdam and FedYogi.
 
 
+@cache
 def adaptive_loop(rounds: int, name: str) -> dict[str, Tensor]:
     beta1 = 0.0 if name == "fedadagrad" else 0.9
     x, tau = start(), 0.01
