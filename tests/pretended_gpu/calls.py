@@ -43,18 +43,26 @@ class Calls(TorchFunctionMode):
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        answer = self._answers.get(func)
+        if answer is None and getattr(func, "__name__", "") == "__get__":
+            return func(*args)  # a shape, a type: many are asked for, and none makes anything
         kwargs = dict(kwargs or {})
         named = kwargs.get("device")
         device = None if named is None else self._resolve(named)
-        if func not in self._answers and device and device.type == "cuda":
+        if answer is None and device and device.type == "cuda":
             kwargs["device"] = CPU
         kwargs.pop("pin_memory", None)  # without CUDA nothing can be pinned
         here = device or _first_gpu((args, kwargs))
         _check_generator(kwargs.get("generator"), here)
-        with self._within(here):
-            if answer := self._answers.get(func):
+        # Calls within the answer are not seen, and what they make is here.
+        before = self._operators.ambient, self._is_off
+        self._operators.ambient, self._is_off = here, True
+        try:
+            if answer:
                 return answer(*args, **kwargs)
             result = func(*args, **kwargs)
+        finally:
+            self._operators.ambient, self._is_off = before
         return result if device is None else _on(device, result)
 
     @contextmanager
@@ -72,16 +80,6 @@ class Calls(TorchFunctionMode):
                 yield
         finally:
             self._is_off = True
-
-    @contextmanager
-    def _within(self, device: torch.device) -> Iterator[None]:
-        """A call's answer: calls in it are not seen, and what they make is on ``device``."""
-        before = self._operators.ambient, self._is_off
-        self._operators.ambient, self._is_off = device, True
-        try:
-            yield
-        finally:
-            self._operators.ambient, self._is_off = before
 
     def _to(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """``tensor.to``: of a type, of a device and perhaps a type, or like another tensor."""

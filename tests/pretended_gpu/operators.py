@@ -1,6 +1,6 @@
 """What each of torch's operators may mix, and where its results are."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -78,34 +78,26 @@ def place(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.devic
     if func in INDEXED:
         check_indices(args[0], args[1])
         args = (args[0], *args[2:])
-    changed = args[0] if func.overloadpacket.__name__.endswith("_") else None
-    friendly = is_scalar_friendly(func)
     given = [*tensors_in(args), *tensors_in(kwargs)]
-    numbers = [t for t in given if friendly and t is not changed and is_number(t)]
-    device = common(func, (t for t in given if not any(t is n for n in numbers)))
+    devices = dict.fromkeys(map(device_of, given))
+    if len(devices) > 1 and is_scalar_friendly(func):
+        changed = args[0] if func.overloadpacket.__name__.endswith("_") else None
+        devices = dict.fromkeys(device_of(t) for t in given if t is changed or not is_number(t))
+    if len(devices) > 1:
+        one, other, *_ = devices
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{one} and {other}! (when checking arguments of {func})"
+        )
+    device = next(iter(devices), None)
     if func.namespace == "c10d" and device == CPU:
         raise RuntimeError(f"No backend type associated with device type cpu, in {func}")
-    return device or (CPU if numbers else None)
+    return device
 
 
 def is_number(tensor: Tensor) -> bool:
     """Whether CUDA may take the tensor for a number, wherever the others are."""
     return tensor.dim() == 0 and device_of(tensor) == CPU
-
-
-def common(func: Any, tensors: Iterable[Tensor]) -> torch.device | None:
-    """The one device of all tensors; None without any.
-
-    Raises:
-        RuntimeError: they have several.
-    """
-    devices = list(dict.fromkeys(map(device_of, tensors)))
-    if len(devices) > 1:
-        raise RuntimeError(
-            "Expected all tensors to be on the same device, but found at least two devices, "
-            f"{devices[0]} and {devices[1]}! (when checking arguments of {func})"
-        )
-    return devices[0] if devices else None
 
 
 def check_indices(indexed: Tensor, indices: Sequence[Tensor | None]) -> None:

@@ -7,6 +7,7 @@ CUDA itself.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import Any
 
 import pytest
@@ -54,6 +55,7 @@ SCALAR_FRIENDLY = {
 }
 
 
+@cache
 def is_scalar_friendly(operator: Any) -> bool:
     """Whether CUDA takes a CPU tensor without dimensions for a number in this operator."""
     return torch.Tag.pointwise in operator.tags or operator in SCALAR_FRIENDLY
