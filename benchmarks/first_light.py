@@ -150,9 +150,9 @@ def doctor(place: Place) -> tuple[str, ...]:
 
 
 def tests(place: Place, *what: str) -> tuple[str, ...]:
-    """The tests that touch a GPU."""
+    """The tests that touch a GPU; on few cores in one process, without workers."""
     common = ("-q", "-p", "no:cacheprovider", "-m", "gpu", "--timeout=40", "--durations=0")
-    workers = min(8, (os.cpu_count() or 1) // 2)
+    workers = min(8, cores // 2) if (cores := os.cpu_count() or 1) >= 4 else 0
     return ("-m", "pytest", *common, f"-n{workers}", f"--rows={place.rows}", *what)
 
 
