@@ -48,9 +48,10 @@ with suppress(ImportError, AttributeError):
         """That of a command's record; what is within one, and functions, are built as ever."""
         if how["parent_classes"] or isfunction(form):
             return build(form, **how)
-        if form not in parsers:
-            parsers[form] = build(form, **how)
-        return parsers[form]
+        asked = form, frozenset(how["markers"]), how["default_instance"]
+        if asked not in parsers:
+            parsers[asked] = build(form, **how)
+        return parsers[asked]
 
     Parser.from_callable_or_type = staticmethod(parser_of)  # type: ignore[assignment]
 
