@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from fl.json_files import SettingValues, write_json
 from fl.report import style
-from fl.report.words import duration, percent, size
+from fl.report.words import REUSED, duration, percent, size
 
 Figures = SettingValues
 LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -23,8 +23,8 @@ LABELS: dict[str, tuple[str, Callable[[float], str]]] = {
     "accuracy": ("test accuracy", percent),
 }
 """The label of each picture's vertical axis, and how its values are spelled."""
-DRAWN, REUSED = "*", "†"
-"""Marks of samples that were drawn with replacement, and of times without all clients."""
+DRAWN = "*"
+"""Mark of samples that were drawn with replacement."""
 MOST_MARKED = 6
 """Numbers of clients that an axis has room for."""
 TIMES = ("clients", "seed", "samples", "local", "server", "total", "clients/s", "accuracy")
@@ -45,8 +45,8 @@ def write(folder: Path, cells: Sequence[Figures], console: Console) -> None:
 
 
 def curves(cells: Sequence[Figures]) -> dict[str, dict[str, dict[int, float]]]:
-    """Each picture's curves: the mean over seeds by number of clients. Means of 0 are left out:
-    they have no logarithm."""
+    """Each picture's curves: the mean over seeds by number of clients. Means that are not above 0,
+    as R² may be, are left out: they have no logarithm."""
     values: dict[tuple[str, str], dict[int, list[float]]] = {}
     for cell in sorted(cells, key=itemgetter("clients")):
         for picture, group in _values(cell).items():
@@ -56,7 +56,7 @@ def curves(cells: Sequence[Figures]) -> dict[str, dict[str, dict[int, float]]]:
                     curve.setdefault(cell["clients"], []).append(value)
     found: dict[str, dict[str, dict[int, float]]] = {picture: {} for picture in LABELS}
     for (picture, name), by_number in values.items():
-        if means := {k: mean(seeds) for k, seeds in by_number.items() if any(seeds)}:
+        if means := {k: m for k, seeds in by_number.items() if (m := mean(seeds)) > 0}:
             found[picture][name] = means
     return found
 

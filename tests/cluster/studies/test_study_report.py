@@ -66,6 +66,7 @@ def test_a_curve_is_the_mean_over_seeds_and_leaves_out_what_there_was_none_of() 
     assert [*found["seconds"]["local"]] == [10, 20]
     found = curves([cell(10, 0, accuracy=0.0), cell(10, 1, accuracy=0.2)])
     assert found["accuracy"] == {"accuracy": {10: 0.1}}
+    assert curves([cell(10, accuracy=-0.5), cell(20)])["accuracy"] == {"accuracy": {20: 0.5}}  # R²
 
 
 def test_in_the_table_the_servers_time_is_all_but_the_clients() -> None:
