@@ -19,7 +19,7 @@ from fl.report import style
 from fl.report.course import STEPS
 from fl.report.page import write_page
 from fl.report.read import RunRecord, read_run
-from fl.report.words import NONE, duration, percent, points, size, within_a_line
+from fl.report.words import NONE, REUSED, apart, duration, percent, points, size, within_a_line
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2933", "#7b8794")
 """The curves' colours in order; from the ninth on they repeat, with dashes."""
@@ -50,6 +50,7 @@ def write_comparison(run_dirs: Sequence[Path], page: Path) -> Path:
         "compare.html.j2",
         count=len(runs),
         rows=[_row(group, groups) for group in groups],
+        reused=REUSED if any(run.reused for run in runs) else None,
         settings=_differing(groups),
         warning=_warning(groups),
         step=_step(curves),
@@ -104,6 +105,7 @@ def _row(group: Group, groups: Sequence[Group]) -> dict[str, str]:
     reached = [(run.result.get("rounds_to") or {}).get(target, 0) for run in group]
     below = _below_alone(group, groups)
     dropped = max(len(run.result.get("dropped") or ()) for run in group)
+    seconds = duration(fmean(run.result["seconds"]["total"] for run in group))
     return {
         "Run": _name(group),
         "Method": first["method"],
@@ -116,8 +118,9 @@ def _row(group: Group, groups: Sequence[Group]) -> dict[str, str]:
         "Below alone": NONE if below is None else str(below),
         "Dropped": str(dropped or NONE),
         "Sent up": size(_mean(group, "bytes_up")),
-        "Time": duration(fmean(run.result["seconds"]["total"] for run in group)),
+        "Time": seconds + (REUSED if any(run.reused for run in group) else ""),
         "Protocol": first["protocol"],
+        "Scored on": first.get("scored_on", "test").replace("test", NONE),
         f"Rounds to {percent(float(target))}": f"{fmean(reached):.4g}" if all(reached) else NONE,
     }
 
@@ -168,14 +171,21 @@ def _below_alone(group: Group, groups: Sequence[Group]) -> int | None:
 
 
 def _samples(run: RunRecord) -> tuple[object, ...]:
-    """What the run's clients hold: the data set, by its content if it is the user's, and who has
-    which samples of it."""
-    return (*_data(run), (run.result.get("partition") or {}).get("hash"))
+    """What the run's clients hold, and are scored on: the data set, who has which samples of it."""
+    return *_data(run), (run.result.get("partition") or {}).get("hash"), *_tests(run)
 
 
 def _data(run: RunRecord) -> tuple[object, ...]:
+    """The data set, by its content if it is the user's."""
     own = run.config.get("own")
-    return run.result.get("dataset"), own.get("dataset") if isinstance(own, dict) else None
+    digests = own if isinstance(own, dict) else {}
+    return run.result.get("dataset"), digests.get("dataset"), digests.get("data.folder")
+
+
+def _tests(run: RunRecord) -> tuple[object, ...]:
+    """Which samples the run is scored on, and how many were asked for."""
+    on, limits = run.result.get("scored_on", "test"), run.config.get("data") or {}
+    return on, limits.get("validation"), on == "test" and limits.get("max_test")
 
 
 def accuracy_curves(groups: Sequence[Group]) -> Figure:
@@ -210,11 +220,14 @@ def _step(groups: Sequence[Group]) -> str:
 
 
 def _warning(groups: Sequence[Group]) -> str | None:
-    """Why the groups may not be comparable. Each seed of a group has a partition of its own."""
-    if len({_data(group[0]) for group in groups}) > 1:
-        return "The runs are on different data sets."
-    results = [run.result for run in chain.from_iterable(groups)]
-    if len({(result.get("scored_on", "test"), "ua" in result) for result in results}) > 1:
-        return "The runs are scored on different samples: some by client, or on held-out ones."
-    partitions = {frozenset(map(_samples, group)) for group in groups}
-    return "The runs are on different partitions." if len(partitions) > 1 else None
+    """Why the runs may not be comparable. Each seed of a group has a partition of its own."""
+    runs, told = [*chain.from_iterable(groups)], []
+    if len({_data(run) for run in runs}) > 1:
+        told.append("The runs are on different data sets.")
+    elif len({("ua" in run.result, *_tests(run)) for run in runs}) > 1:
+        told.append("The runs are scored on different samples: by client, held-out ones, or fewer.")
+    elif len({frozenset(map(_samples, group)) for group in groups}) > 1:
+        told.append("The runs are on different partitions.")
+    if versions := apart(run.result.get("versions", {}) for run in runs):
+        told.append(f"The runs are of different versions: {versions}.")
+    return " ".join(told) or None

@@ -157,7 +157,8 @@ def _cards(run: RunRecord) -> list[Card]:
     result, cards = run.result, _accuracy_cards(run)
     total = result.get("seconds", {}).get("total")
     if total is not None:
-        cards.append(("Total time", duration(total), ""))
+        reused = "without clients that the store had" if run.reused else ""
+        cards.append(("Total time", duration(total), reused))
     if result.get("bytes_up") is not None:
         cards.append(("Sent up", size(result["bytes_up"]), _traffic(run)))
     count = result.get("clients") or run.config.get("num_clients") or len(run.clients)

@@ -104,6 +104,8 @@ class RunRecord:
     """What ``onefold privacy`` measured."""
     metric: str = "accuracy"
     """What the figures called accuracy are: that, or R2 of values."""
+    reused: bool = False
+    """Whether some training was taken from the store: the times are without it."""
 
     @property
     def metric_name(self) -> str:
@@ -179,6 +181,7 @@ def read_run(run_dir: Path) -> RunRecord:
         last_event=events[-1] if events else None,
         privacy=_read_json(run_dir / "privacy.json"),
         metric=next((e.metric for e in events if isinstance(e, RunStart)), "accuracy"),
+        reused=any(end.reused for ends in client_ends(events).values() for end in ends),
     )
 
 

@@ -1,11 +1,13 @@
 """Figures as people read them: percentages, durations, bytes, counts."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 KILO = 1000.0
 NONE = "\N{EN DASH}"
 """A table's cell without a value."""
+REUSED = "\N{DAGGER}"
+"""Mark of times without the clients that were taken from the store."""
 
 
 def percent(share: float) -> str:
@@ -84,3 +86,16 @@ def tally(names: Iterable[str]) -> str:
     """
     counts = Counter(names).most_common()
     return ", ".join(f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts)
+
+
+def apart(versions: Iterable[Mapping[str, str]]) -> str:
+    """The packages of which there are several versions, with these; nothing if there are none.
+
+    >>> apart([{"onefold": "0.1", "torch": "2.14"}, {"onefold": "0.2", "torch": "2.14"}, {}])
+    'onefold 0.1 and 0.2'
+    """
+    found: dict[str, set[str]] = {}
+    for package, version in (pair for own in versions for pair in own.items()):
+        found.setdefault(package, set()).add(version)
+    several = {package: sorted(own) for package, own in found.items() if len(own) > 1}
+    return ", ".join(f"{package} {' and '.join(own)}" for package, own in several.items())

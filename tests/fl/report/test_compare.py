@@ -82,7 +82,7 @@ def test_runs_are_side_by_side_the_best_first(make_run: MakeRun, tmp_path: Path)
         "Start": "29.0%",
         "Gain": "+64.0",
         "Sent up": "76.3 MB",
-        "Time": "9.0 s",
+        "Time": "9.0 s†",
         "Protocol": "one-shot",
     }
     assert rows[1]["Run"] == "worse"
@@ -91,17 +91,25 @@ def test_runs_are_side_by_side_the_best_first(make_run: MakeRun, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("result", "settings", "said"),
     [
-        ({"dataset": "mnist"}, "different data sets"),
-        ({"partition": {"kind": "iid", "hash": "other"}}, "different partitions"),
-        ({"ua": 0.9}, "scored on different samples"),
+        ({"dataset": "mnist"}, {}, "different data sets"),
+        ({}, {"own": {"data.folder": "another digest"}}, "different data sets"),
+        ({"partition": {"kind": "iid", "hash": "other"}}, {}, "different partitions"),
+        ({"ua": 0.9}, {}, "scored on different samples"),
+        ({}, {"data": {"max_test": 100}}, "scored on different samples"),
+        ({"versions": {"onefold": "0.2", "torch": "2.9"}}, {}, "different versions: onefold 0.1"),
     ],
 )
 def test_runs_that_cannot_be_compared_are_marked(
-    make_run: MakeRun, tmp_path: Path, changes: dict[str, Any], said: str
+    make_run: MakeRun,
+    tmp_path: Path,
+    result: dict[str, Any],
+    settings: dict[str, Any],
+    said: str,
 ) -> None:
-    assert said in table([make_run("one"), change(make_run("two"), changes)], tmp_path)[1]
+    one = change(make_run("one"), {"versions": {"onefold": "0.1", "torch": "2.9"}})
+    assert said in table([one, change(make_run("two"), result, **settings)], tmp_path)[1]
 
 
 def seeded(make_run: MakeRun, seed: int, **result: Any) -> Path:
@@ -145,10 +153,22 @@ def test_clients_below_their_accuracy_alone_are_counted(
     make_scored: MakeRun, tmp_path: Path
 ) -> None:
     alone = make_scored("alone", "local", [(0.6, 0.6, 0.8, None)])
-    rows, _ = table([make_scored("fedper"), alone], tmp_path)
-    assert {row["Run"]: row["Below alone"] for row in rows} == {"fedper": "1", "alone": NONE}
+    on_all = make_scored("on all", "fedbn", scored_on="test")  # fedbn's on the test split
+    rows, _ = table([make_scored("fedper"), alone, on_all], tmp_path)
+    below = {row["Run"]: (row["Below alone"], row["Scored on"]) for row in rows}
+    assert below == {
+        "fedper": ("1", "clients"),
+        "alone": (NONE, "clients"),
+        "on all": (NONE, NONE),
+    }
     other = change(alone, {"partition": {"hash": "other"}})
     assert "Below alone" not in table([make_scored("again"), other], tmp_path)[0][0]
+
+
+def test_a_time_without_clients_of_the_store_is_marked(make_run: MakeRun, tmp_path: Path) -> None:
+    rows, page = table([make_run("some"), make_run("none", events=[])], tmp_path)
+    assert {row["Run"]: row["Time"] for row in rows} == {"some": "9.0 s†", "none": "9.0 s"}
+    assert "† Uploads of some clients came from the store" in page
 
 
 def test_dropped_clients_are_counted(make_run: MakeRun, tmp_path: Path) -> None:
