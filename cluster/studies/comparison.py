@@ -1,5 +1,6 @@
 """Our figures beside the paper's: means, spreads, differences, and tests of their significance."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,7 @@ from scipy.stats import ttest_rel
 from fl.events import Epoch
 from fl.json_files import JsonObject, SettingValues
 from fl.report.read import METRICS, client_ends, read_events
+from fl.report.words import apart
 
 # A cell of a table, and the papers' printed figures beside it (``published.yaml``).
 
@@ -316,8 +318,12 @@ def as_markdown(
                 cells["Its teacher"] = figure.teacher or NOTHING
             rank = {"Rank": (figure.unranked or own) + figure.mark}
             rank |= {"Rank in the paper": of_paper} if printed else {}
-            scored = ", ".join(filter(None, [figure.scored_on, figure.unranked])) + figure.mark
-            lines.append(cells | (rank if alike else {"Scored on": scored}))
+            if not alike:
+                scored = ", ".join(filter(None, [figure.scored_on, figure.unranked]))
+                rank = {"Scored on": scored + figure.mark}
+            elif "validation" in figure.scored_on:
+                rank = {"Scored on": figure.scored_on} | rank
+            lines.append(cells | rank)
     where = f" at {scale} scale" if scale else ""
     heading = f"# {name}{where}, seeds {', '.join(map(str, seeds))}"
     return "\n".join([heading, "", *table(lines), "", *remarks(figures, alike=alike), ""])
@@ -346,6 +352,7 @@ def as_json(
             "row": figure.cell.row,
             "method": figure.cell.method,
             "metric": figure.results[0].get("metric") if figure.results else None,
+            "scored_on": figure.scored_on,
             "seeds": [result.get("seed") for result in figure.results],
             "accuracies": [100 * a for a in figure.accuracies],
             "failed": list(figure.failed),
@@ -363,17 +370,36 @@ def as_json(
 
 
 def remarks(figures: Sequence[Figure], *, alike: bool = True) -> list[str]:
-    """What failed or is undertrained, and which neighbours in rank the seeds do not separate: if
-    all are scored on samples ``alike``, else that they are not ranked."""
+    """What failed, is undertrained, or comes of several versions or of a setting that does nothing;
+    and which neighbours in rank the seeds do not separate: if all are scored on samples ``alike``,
+    else that they are not ranked."""
     marks = "".join(figure.mark for figure in figures)
     marks += UNDERTRAINED if any(figure.undertrained for figure in figures) else ""
+    versions = apart(result.get("versions", {}) for f in figures for result in f.results)
     parts = [
         [f"Failed: {f.cell.name}, {why}" for f in figures for why in f.failed],
+        [f"The runs are of different versions: {versions}."] if versions else [],
+        _equal(figures),
         *([meaning] for mark, meaning in MARKS.items() if mark in marks),
         _below_floors([figure for figure in figures if figure.results]) if alike else [],
     ]
     told = [line for part in parts if part for line in (*part, "")]
     return [*told, *(_not_separated(figures) if alike else [UNLIKE])]
+
+
+def _equal(figures: Sequence[Figure]) -> list[str]:
+    """Which cells' runs are equal in all figures, as where a row's setting does nothing."""
+    names = ("accuracy", "accuracy_curve", "per_class_accuracy", "client_accuracy", "bytes_up")
+    found: dict[str, list[str]] = {}
+    for figure in figures:
+        if figure.results and all("accuracy_curve" in result for result in figure.results):
+            of_all = [[result.get(name) for name in names] for result in figure.results]
+            found.setdefault(json.dumps(of_all), []).append(figure.cell.name)
+    return [
+        f"Equal to the digit: {', '.join(cells)}. What distinguishes them may have no effect."
+        for cells in found.values()
+        if len(cells) > 1
+    ]
 
 
 def _below_floors(figures: Sequence[Figure]) -> list[str]:

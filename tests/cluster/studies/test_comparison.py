@@ -58,7 +58,7 @@ def test_clients_own_models_are_not_ranked_with_global_ones_on_the_same_split(sp
     assert "not ranked" in text
     assert "UA is the mean over clients and the last ten rounds" in text
     values = replace(own, results=(about | {"ua": 0.7, "metric": "R2"},))
-    assert "| Row | Method | UA of R², % | Rank |" in as_markdown("t", None, [0], [values])
+    assert "| Row | Method | UA of R², % |" in as_markdown("t", None, [0], [values])
 
 
 def test_methods_that_the_seeds_do_not_separate_are_named() -> None:
@@ -68,6 +68,22 @@ def test_methods_that_the_seeds_do_not_separate_are_named() -> None:
     assert "3 seeds do not separate" in remark
     assert remarks(far) == ["The seeds separate all neighbours in every row (paired t-test, 5 %)."]
     assert remarks([figure("a", 0.9), figure("b", 0.8)])[0].startswith("One seed")
+
+
+def test_rows_that_are_equal_versions_that_differ_and_held_out_samples_are_told() -> None:
+    def of(row: str, version: str, bytes_up: int) -> Figure:
+        about = {"accuracy": 0.8, "accuracy_curve": [0.5, 0.8], "scored_on": "validation"}
+        about |= {"protocol": "rounds", "versions": {"onefold": version}, "bytes_up": bytes_up}
+        return Figure(Cell(row, "fedavg", ()), (about, about | {"accuracy_curve": [0.4, 0.8]}))
+
+    figures = [of("alpha0.1", "0.1", 9), of("alpha0.5", "0.2", 9), of("other", "0.2", 8)]
+    text = as_markdown("t", None, [0, 1], figures)
+    assert "Equal to the digit: alpha0.1-fedavg, alpha0.5-fedavg. What" in text
+    assert "The runs are of different versions: onefold 0.1 and 0.2." in text
+    assert "| Row | Method | Accuracy, % | Scored on | Rank |" in text
+    told = as_json("t", None, [0, 1], figures)["cells"]
+    assert [cell["scored_on"] for cell in told] == 3 * ["validation"]
+    assert not any("Equal" in line or "versions" in line for line in remarks(figures[1:]))
 
 
 def test_a_teachers_accuracy_stands_beside_what_learned_from_it() -> None:
