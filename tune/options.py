@@ -18,6 +18,7 @@ from cluster.run.options import Launch
 from cluster.run.run_dir import nested
 from fl.bounds import Count, OneOf, Positive, Settings, Within
 from fl.errors import UserError, unknown
+from fl.fusion.fit import FitConfig
 from fl.json_files import SettingValues, flatten
 from fl.methods.method import Choice, Distribution, Integers, LogUniform, Space, Uniform
 from fl.methods.registry import get_method
@@ -45,7 +46,8 @@ class SweepOptions(Settings):
     num_samples: Count = 20
     """Trials, in addition to the default configuration."""
     metric: Annotated[str, OneOf(METRICS)] = "accuracy"
-    """What trials are compared by: accuracy, or the loss of the server's fit."""
+    """What trials are compared by: accuracy; or the loss of the server's fit, if only settings of
+    this fit are searched."""
     scheduler: Annotated[str, OneOf(SCHEDULERS)] = "fifo"
     """fifo: every trial to its end. asha: stops trials that fall behind."""
     search: Annotated[str, OneOf(SEARCHERS)] = "random"
@@ -149,12 +151,20 @@ def _distribution(kind: str, value: Any) -> Distribution:
 def check_space(space: Space, options: SweepOptions, launch: Launch) -> None:
     """Raises `UserError`, before any trial starts, for a choice or an end of a range that is no
     value of its setting, a grid with too many points, or a scheduler or metric that lacks its
-    epochs."""
-    if get_method(launch.run.method).spaces.epochs is None:
+    epochs or, of losses, whose trials would minimise each its own."""
+    epochs = get_method(launch.run.method).spaces.epochs
+    if epochs is None:
         for name, needed in {"metric": "accuracy", "scheduler": "fifo"}.items():
             if (given := getattr(options, name)) != needed:
                 without = f"{launch.run.method} has no one fit to judge by"
                 raise UserError(f"{name} must be {needed}, got {given}: {without}")
+    elif options.metric == "loss":
+        alike = {f"{epochs.removesuffix('epochs')}{field.name}" for field in fields(FitConfig)}
+        if others := [name for name in space if name not in alike]:
+            raise UserError(
+                f"metric must be accuracy, got loss: with another {others[0]} a trial's loss is "
+                "another one, or of other samples, so losses cannot be compared"
+            )
     grids = {name: distribution.grid for name, distribution in space.items()}
     for index in range(max(map(len, grids.values()))):
         values = {name: grid[min(index, len(grid) - 1)] for name, grid in grids.items()}

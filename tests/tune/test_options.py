@@ -11,7 +11,7 @@ from cluster.run.options import Launch
 from cluster.run.run_dir import nested
 from fl.errors import UserError
 from fl.json_files import flatten
-from fl.methods.method import Choice, Integers, LogUniform, Uniform
+from fl.methods.method import Choice, Distribution, Integers, LogUniform, Uniform
 from fl.methods.registry import METHODS
 from tests.tune.sweeps import write
 from tune.folder import claimed_sweep, named
@@ -211,6 +211,15 @@ def test_a_server_that_fits_nothing_has_no_epochs_to_judge() -> None:
     for options in (SweepOptions(scheduler="asha"), SweepOptions(metric="loss")):
         with pytest.raises(UserError, match="fedavg has no one fit"):
             check_space({"classifier.lr": Choice((0.1,))}, options, launch)
+
+
+def test_losses_are_compared_where_they_are_one_loss(bare: tuple[SweepOptions, Launch]) -> None:
+    options, launch = SweepOptions(metric="loss"), bare[1]
+    rates: dict[str, Distribution] = {"fusion.lr": LogUniform(1e-4, 1e-2)}
+    check_space(rates, options, launch)
+    for name in ("lam", "num_samples", "generator.lr"):
+        with pytest.raises(UserError, match=f"with another {name} a trial's loss is another"):
+            check_space({**rates, name: Choice((0.1,))}, options, launch)
 
 
 def test_a_grid_of_more_points_than_trials_is_refused(bare: tuple[SweepOptions, Launch]) -> None:
