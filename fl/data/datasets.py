@@ -309,6 +309,10 @@ def _wrong(info: DatasetInfo, split: Split) -> str | None:
 # Unlabelled images of another data set, for methods that distil on auxiliary data.
 
 
+CIFAR = {"cifar10", "cinic10"}
+"""CINIC-10 has all images of CIFAR-10, some of them in its test split (Darlow et al., 2018)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AuxiliaryConfig(Settings):
     """The auxiliary data set."""
@@ -328,12 +332,13 @@ def load_auxiliary(
     sizes are scaled bilinearly. Never downloads.
 
     Raises:
-        UserError: it is the run's own data set, or its files are missing or damaged.
+        UserError: it has images of the run's data set, or its files are missing or damaged.
     """
-    if config.dataset == dataset:
-        others = ", ".join(name for name in NAMES if name != dataset)
+    shared = CIFAR if dataset in CIFAR else {dataset}
+    if config.dataset in shared:
+        others = ", ".join(name for name in NAMES if name not in shared)
         raise UserError(
-            f"auxiliary.dataset must be another data set than the run's {dataset}; valid: {others}"
+            f"auxiliary.dataset must have other images than the run's {dataset}; valid: {others}"
         )
     try:
         split = load(config.dataset, data_root, max_train=config.max_images).train

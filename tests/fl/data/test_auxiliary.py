@@ -9,9 +9,17 @@ from fl.data.datasets import AuxiliaryConfig, fit_shape, load_auxiliary
 from fl.errors import UserError
 
 
-def test_the_runs_own_data_set_is_refused() -> None:
-    with pytest.raises(UserError, match="another data set than the run's digits; valid: mnist"):
-        load_auxiliary(AuxiliaryConfig(dataset="digits"), "digits", (1, 28, 28), Path())
+@pytest.mark.parametrize(
+    ("dataset", "own", "valid"),
+    [
+        ("digits", "digits", "mnist"),
+        ("cifar10", "cinic10", "digits"),
+        ("cinic10", "cifar10", "dig"),
+    ],
+)
+def test_images_of_the_runs_own_data_set_are_refused(dataset: str, own: str, valid: str) -> None:
+    with pytest.raises(UserError, match=f"other images than the run's {own}; valid: {valid}"):
+        load_auxiliary(AuxiliaryConfig(dataset=dataset), own, (1, 28, 28), Path())
 
 
 def test_missing_files_are_named_in_one_line(tmp_path: Path) -> None:
