@@ -1,6 +1,6 @@
 """The run's configuration: one tree of frozen records, validated as it is built."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -18,8 +18,6 @@ from fl.resources import ResourcesConfig
 from fl.training.private import DpConfig
 
 Options = TypeVar("Options")
-OWN_TEST = 0.2
-"""Share of a client's samples that are held out where it is scored on them (FedD2S's paper)."""
 DATASET_HELP = (
     f"Data set: {', '.join(NAMES)}; one of your own, by the path of an .npz file or of a folder "
     "with a folder of images per class; or folder: images of several domains, for which see "
@@ -126,13 +124,6 @@ class RunConfig(Settings, Generic[Options]):
     def skew(self) -> float | None:
         """alpha, where the partition depends on it."""
         return self.alpha if self.partition.kind in ("dirichlet", "mixture") else None
-
-    @property
-    def dealt(self) -> PartitionConfig:
-        """The partition's settings, with the method's default share of test samples."""
-        if self.partition.test_fraction is not None:
-            return self.partition
-        return replace(self.partition, test_fraction=OWN_TEST if self.scores_clients else 0.0)
 
     @property
     def run_spec(self) -> RunSpec:

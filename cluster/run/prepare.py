@@ -397,20 +397,23 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
         labels,
         run.num_clients,
         classes,
-        run.dealt,
+        run.partition,
         alpha=run.alpha,
         seed=run.seed,
         domains=None if train.domains is None else train.domains[pool],
         owners=owners,
         taken=train.taken,
+        tested=run.scores_clients,
     )
     if run.data.validation and run.scores_clients:
         partition = validated(partition, labels, classes, run.data.validation, run.seed)
-    return replace(
-        partition,
-        train=tuple(pool[own] for own in partition.train),
-        test=tuple(pool[own] for own in partition.test),
-    )
+    own, held = (tuple(pool[k] for k in part) for part in (partition.train, partition.test))
+    if run.scores_clients and np.isin(np.concatenate(held), np.concatenate(own)).any():
+        raise UserError(
+            f"{run.method} scores clients on samples of their own, but of samples that are drawn "
+            "repeatedly others would train on these: use fewer clients, or fewer samples for each"
+        )
+    return replace(partition, train=own, test=held)
 
 
 def _with_measured(admitted: Admitted, partition: Partition, *, anew: bool) -> Admitted:

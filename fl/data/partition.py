@@ -18,6 +18,8 @@ from fl.seeding import numpy_generator
 Rng = np.random.Generator
 
 Kind = Literal["dirichlet", "mixture", "classes", "iid", "domains", "natural", "file"]
+OWN_TEST = 0.2
+"""Share of a client's samples that are held out where it is scored on them (FedD2S's paper)."""
 MAX_ALPHA = 1e6  # practically even; far larger values overflow in the draw
 
 
@@ -49,9 +51,11 @@ class PartitionConfig(Settings):
     methods that score clients on these, else 0"""
 
     def check_further(self) -> None:
-        """``recut`` goes with kind dirichlet, and kind file with a file."""
+        """``recut`` goes with kind dirichlet, classes with theirs, and kind file with a file."""
         if self.recut and self.kind != "dirichlet":
             raise UserError(f"recut needs kind dirichlet, got {self.kind}")
+        if self.kind == "dirichlet" and self.classes_per_client != type(self).classes_per_client:
+            raise UserError("classes_per_client needs kind classes, got dirichlet: leave it out")
         if (self.kind == "file") != (self.file is not None):
             raise UserError("kind file and the setting file need each other: set both or none")
 
@@ -82,6 +86,7 @@ def make_partition(
     domains: np.ndarray | None = None,
     owners: tuple[np.ndarray, np.ndarray] | None = None,
     taken: tuple[np.ndarray, int] | None = None,
+    tested: bool = False,
 ) -> Partition:
     """Divides the train split, labels int64 (N,) in 0..num_classes-1, among `num_clients` clients.
 
@@ -90,14 +95,16 @@ def make_partition(
     `alpha` is the Dirichlet concentration: the smaller, the more skewed. `domains`, int64 (N,), is
     the domain of each sample, for kind domains. `owners` are the client of each sample, int64 (N,),
     and whether it is for that client's test, bool (N,), for kind natural. `taken` says, for kind
-    file, of which whole these samples are: see :class:`fl.data.datasets.Split`. Raises UserError
-    where the settings cannot be met.
+    file, of which whole these samples are: see :class:`fl.data.datasets.Split`. `tested`: clients
+    are scored on test samples of their own. Raises UserError where the settings cannot be met.
     """
     if num_clients < 1:
         raise UserError(f"{num_clients} clients; allowed: 1 or more")
     if not 0 < alpha <= MAX_ALPHA:
         raise UserError(f"alpha {alpha}; allowed: above 0, up to {MAX_ALPHA:g}")
     test: Lists = []
+    if (asked := config.test_fraction) is None:
+        config = replace(config, test_fraction=OWN_TEST if tested else 0.0)
     if config.kind == "natural":
         lists, test = _natural_lists(owners, num_clients, seed)
     elif owners is not None and owners[1].any():
@@ -111,6 +118,13 @@ def make_partition(
         lists, test = read_lists(Path(config.file), num_clients, len(labels), taken)
     if not any(map(len, test)):
         lists, test = _split(lists, config.test_fraction or 0.0, seed, "hold-out")
+    elif asked is not None and [len(own) for own in test] != [
+        round(asked * (len(own) + len(held))) for own, held in zip(lists, test, strict=True)
+    ]:
+        raise UserError(
+            f"partition.test_fraction {asked:g}: the clients have test samples already, another "
+            "share; leave it out, or set it to None"
+        )
     return _counted(lists, test, labels, num_classes)
 
 

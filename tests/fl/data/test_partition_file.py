@@ -1,6 +1,7 @@
 """A partition as a file, and all that can be wrong with one."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,11 @@ def test_a_run_with_the_file_of_another_has_its_partition(tmp_path: Path) -> Non
     second = make_partition(LABELS.repeat(20), 3, 3, again, alpha=9.0, seed=7)
     assert second.digest == first.digest
     assert np.array_equal(second.counts, first.counts)
+    same, other = (replace(again, test_fraction=share) for share in (0.2, 0.5))
+    third = make_partition(LABELS.repeat(20), 3, 3, same, alpha=9.0, seed=7, tested=True)
+    assert third.digest == first.digest
+    with pytest.raises(UserError, match=r"0\.5: the clients have test samples already, another"):
+        make_partition(LABELS.repeat(20), 3, 3, other, alpha=9.0, seed=7)
 
 
 def test_a_json_list_for_each_client_and_a_share_held_out(tmp_path: Path) -> None:
