@@ -25,6 +25,8 @@ class Evaluation:
     per_client: tuple[float | None, ...] = ()
     """By client id, where each has a model of its own: on its own test samples or, as the method
     says, on the whole split. None: it has no samples, or was dropped. ``accuracy`` is the mean."""
+    epoch: int | None = field(default=None, compare=False)
+    """Of a fit, after which it was made; a fit may test only some of its epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)

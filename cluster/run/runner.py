@@ -388,7 +388,8 @@ def _result(
     run = prepared.run
     last = outcome.epochs[-1]
     accuracies = [e.accuracy for e in outcome.epochs]
-    best = max(accuracies)
+    best, counted = max(accuracies), [*range(1, 1 + len(accuracies))]
+    tested = [e.epoch or number for e, number in zip(outcome.epochs, counted, strict=True)]
     domains = prepared.run_spec.domains if last.per_domain else ()
     by_domain = dict(zip(domains, last.per_domain, strict=True))
     return {
@@ -407,8 +408,9 @@ def _result(
         "leaked": 0 if run.dataset in NAMES else prepared.dataset.leaked,
         "start_accuracy": outcome.start.accuracy,
         "best_accuracy": best,
-        "best_epoch": accuracies.index(best) + 1,
+        "best_epoch": tested[accuracies.index(best)],
         "accuracy_curve": accuracies,
+        **({"curve_epochs": tested} if tested != counted else {}),
         "bytes_up": sum(clients.bytes_up.values()),
         "bytes_down": sum(clients.bytes_down.values()),
         "bytes_peer": sum(clients.bytes_peer.values()),

@@ -34,8 +34,8 @@ Describe = Callable[[Sequence[Figure]], list[str]]
 
 def epochs_to_target(figure: Figure, target: float) -> float | None:
     """Epochs at the server; 0 where the start is as good already."""
-    reached = [_first(_curve(run), target) for run in figure.results]
-    there = [epoch for epoch in reached if epoch is not None]
+    reached = [(run, _first(_curve(run), target)) for run in figure.results]
+    there = [_steps(run)[place] for run, place in reached if place is not None]
     return mean(there) if len(there) == len(reached) else None
 
 
@@ -68,13 +68,18 @@ def _first(accuracies: Sequence[float], target: float) -> int | None:
 
 
 def _curve(run: SettingValues) -> list[float]:
-    """A run's accuracies by epoch or round; the start is epoch 0."""
+    """A run's accuracies, its start before them."""
     return [run["start_accuracy"], *run["accuracy_curve"]]
 
 
+def _steps(run: SettingValues) -> list[int]:
+    """The epochs or rounds of its accuracies; a fit may have tested only some."""
+    return [0, *run.get("curve_epochs", range(1, 1 + len(run["accuracy_curve"])))]
+
+
 def curves(figure: Figure) -> np.ndarray:
-    """Accuracy, 0 to 1, by seed and epoch or round, as far as all seeds have it; the start is epoch
-    0."""
+    """Accuracy, 0 to 1, by seed and tested epoch or round, as far as all seeds have it; first the
+    start's."""
     return np.array(list(zip(*map(_curve, figure.results), strict=False))).T
 
 
@@ -122,9 +127,9 @@ def describe_traffic(figure: Figure, figures: Sequence[Figure]) -> Columns:
 def describe_forgetting(figure: Figure, figures: Sequence[Figure]) -> Columns:
     """Start, peak and end of the mean curve, and the fall from peak to end."""
     curve = 100 * curves(figure).mean(axis=0)
-    best = int(curve.argmax())
-    last = {"Last": f"{curve[-1]:.2f}", "Fall": f"{curve[best] - curve[-1]:.2f}"}
-    return {"Start": f"{curve[0]:.2f}", "Best": f"{curve[best]:.2f}", "Epoch": str(best), **last}
+    best, epochs = int(curve.argmax()), _steps(figure.results[0])
+    found = {"Start": f"{curve[0]:.2f}", "Best": f"{curve[best]:.2f}", "Epoch": str(epochs[best])}
+    return found | {"Last": f"{curve[-1]:.2f}", "Fall": f"{curve[best] - curve[-1]:.2f}"}
 
 
 @_described(
@@ -290,7 +295,7 @@ CLASSES = {"1": "1 class per client", "10": "IID"}
 def over_time(cells: Sequence[Figure]) -> Line:
     """Accuracy by epoch or round; the start is 0."""
     (figure,) = cells
-    return list(enumerate(curves(figure).T.tolist()))
+    return list(zip(_steps(figure.results[0]), curves(figure).T.tolist(), strict=False))
 
 
 def over_setting(name: str, cells: Sequence[Figure]) -> Line:

@@ -288,7 +288,7 @@ class Server(ABC):
         model.eval()
         return FitResult(
             step_losses=[step for report in reports for step in report.losses],
-            epochs=[self._evaluation(r.hits) for r in reports if r.hits is not None],
+            epochs=[replace(self._evaluation(r.hits), epoch=r.epoch) for r in reports if r.hits],
         )
 
     def _save(

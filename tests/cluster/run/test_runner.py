@@ -169,6 +169,16 @@ def test_real_images_are_in_a_report_only_where_asked_for(tmp_path: Path, *, ask
     assert ("real images" in page) == asked
 
 
+def test_epochs_are_counted_where_only_some_are_tested(tmp_path: Path) -> None:
+    result = ran(
+        *(tmp_path, "--method=fedmho", "--generator.epochs=1", "--generator.width=0.1"),
+        *("--fusion.epochs=5", "--fusion.test-every=2", "--num-samples=60"),
+    ).result
+    assert result["curve_epochs"] == [2, 4, 5]
+    best = result["accuracy_curve"].index(result["best_accuracy"])
+    assert result["best_epoch"] == result["curve_epochs"][best]
+
+
 def test_a_run_over_rounds_on_held_out_images_says_so(tmp_path: Path) -> None:
     result = ran(tmp_path, "--rounds=2", "--data.validation=0.25").result
     assert (result["protocol"], result["rounds"]) == ("rounds", 2)

@@ -17,6 +17,7 @@ from cluster.studies.exhibits import (
     describe_rounds,
     describe_targets,
     epochs_to_target,
+    over_time,
     place,
     until,
 )
@@ -130,6 +131,15 @@ def test_epochs_to_a_target_are_the_mean_over_seeds_and_all_must_reach_it() -> N
     lines = describe_targets([figure])
     assert lines[2].endswith("| 60 % | 65 % | 70 % |")
     assert lines[4].endswith("| 1.5 | 2.0 | 2.0 |")
+
+
+def test_epochs_are_those_that_were_tested() -> None:
+    first, *_ = figures("fig6")
+    tested = tuple({**run, "curve_epochs": [5, 10, 12]} for run in first.results)
+    figure = replace(first, results=tested)
+    assert epochs_to_target(figure, 0.7) == 10
+    assert [epoch for epoch, _ in over_time([figure])] == [0, 5, 10, 12]
+    assert "| 10 |" in describe_forgetting([figure])[-1]
 
 
 def test_forgetting_is_the_mean_curves_fall_from_its_best_epoch() -> None:
