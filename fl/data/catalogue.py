@@ -194,13 +194,19 @@ def _leaf(path: Path) -> Any:
     ``test``; their x is numbers."""
     if path.is_file():
         return {user: (own["x"], own["y"]) for user, own in _users(path).items()}
-    train, test = (
-        {u: own for f in sorted((path / p).glob("*.json")) for u, own in _users(f).items()}
-        for p in ("train", "test")
-    )
+    train, test = _users_in(path / "train"), _users_in(path / "test")
     if train.keys() != test.keys():
         raise UserError(f"{path}: train and test must have the same users (LEAF's split by sample)")
     return {u: ((own["x"], own["y"]), (test[u]["x"], test[u]["y"])) for u, own in train.items()}
+
+
+def _users_in(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for file in sorted(folder.glob("*.json")):
+        if twice := found.keys() & (users := _users(file)).keys():
+            raise UserError(f"{file}: user {min(twice)} is in another file of {folder.name} too")
+        found |= users
+    return found
 
 
 def _users(path: Path) -> dict[str, Any]:

@@ -555,3 +555,11 @@ def test_a_json_file_that_is_not_leafs_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="expected LEAF's user_data, with x and y") as caught:
             read_path(str(tmp_path / "a.json"))
         assert "\n" not in str(caught.value)
+
+
+def test_a_user_of_leafs_in_two_files_is_refused(tmp_path: Path) -> None:
+    for name in ("train/a.json", "train/b.json", "test/a.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(leaf(HOSPITALS))
+    with pytest.raises(UserError, match=r"b\.json: user hospital 0 is in another file of train"):
+        read_path(str(tmp_path))
