@@ -390,6 +390,7 @@ def _result(
     accuracies = [e.accuracy for e in outcome.epochs]
     best, counted = max(accuracies), [*range(1, 1 + len(accuracies))]
     tested = [e.epoch or number for e, number in zip(outcome.epochs, counted, strict=True)]
+    tested = tested if tested == sorted({*tested}) else counted  # of several fits none's epochs
     domains = prepared.run_spec.domains if last.per_domain else ()
     by_domain = dict(zip(domains, last.per_domain, strict=True))
     return {
