@@ -185,7 +185,7 @@ def _data(run: RunRecord) -> tuple[object, ...]:
 def _tests(run: RunRecord) -> tuple[object, ...]:
     """Which samples the run is scored on, and how many were asked for."""
     on, limits = run.result.get("scored_on", "test"), run.config.get("data") or {}
-    return on, limits.get("validation"), on == "test" and limits.get("max_test")
+    return on, limits.get("validation") or 0, on == "test" and limits.get("max_test")
 
 
 def accuracy_curves(groups: Sequence[Group]) -> Figure:
