@@ -338,7 +338,8 @@ def load_auxiliary(
     if config.dataset in shared:
         others = ", ".join(name for name in NAMES if name not in shared)
         raise UserError(
-            f"auxiliary.dataset must have other images than the run's {dataset}; valid: {others}"
+            f"auxiliary.dataset must be another data set than the run's {dataset}, of other "
+            f"images; valid: {others}"
         )
     try:
         split = load(config.dataset, data_root, max_train=config.max_images).train

@@ -18,7 +18,7 @@ from fl.errors import UserError
     ],
 )
 def test_images_of_the_runs_own_data_set_are_refused(dataset: str, own: str, valid: str) -> None:
-    with pytest.raises(UserError, match=f"other images than the run's {own}; valid: {valid}"):
+    with pytest.raises(UserError, match=f"the run's {own}, of other images; valid: {valid}"):
         load_auxiliary(AuxiliaryConfig(dataset=dataset), own, (1, 28, 28), Path())
 
 
