@@ -51,11 +51,9 @@ class PartitionConfig(Settings):
     methods that score clients on these, else 0"""
 
     def check_further(self) -> None:
-        """``recut`` goes with kind dirichlet, classes with theirs, and kind file with a file."""
+        """``recut`` goes with kind dirichlet, and kind file with a file."""
         if self.recut and self.kind != "dirichlet":
             raise UserError(f"recut needs kind dirichlet, got {self.kind}")
-        if self.kind == "dirichlet" and self.classes_per_client != type(self).classes_per_client:
-            raise UserError("classes_per_client needs kind classes, got dirichlet: leave it out")
         if (self.kind == "file") != (self.file is not None):
             raise UserError("kind file and the setting file need each other: set both or none")
 

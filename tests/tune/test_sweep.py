@@ -141,11 +141,13 @@ def test_a_killed_sweep_goes_on_from_where_it_was_moved_to(server: Path, tmp_pat
     assert sum(trial["clients_trained"] for trial in there.values()) == CLIENTS
 
 
-def test_a_generator_setting_retrains_generators_alone_and_trials_may_fail(tmp_path: Path) -> None:
+def test_a_generator_setting_retrains_generators_alone_and_trials_fail_or_are_stopped(
+    tmp_path: Path,
+) -> None:
     """At the first rate losses and decoders are not finite, and refused."""
     space = {"generator.lr": [1e9, *RATES]}
-    grid = ("--search=grid", "--num-samples=4", "--max-concurrent=2", "--runtime=inprocess")
-    done = sweep(tmp_path, space, *grid)
+    asha = ("--search=grid", "--num-samples=4", "--scheduler=asha")
+    done = sweep(tmp_path, space, *asha, "--max-concurrent=2", "--runtime=inprocess")
     assert done.returncode == 0, done.stderr
     tried = trials(tmp_path)
     folder = tmp_path / "runs" / "sweep" / "trials"
@@ -157,3 +159,7 @@ def test_a_generator_setting_retrains_generators_alone_and_trials_may_fail(tmp_p
     assert trained(folder / "default") == set(range(CLIENTS))
     for name in tried.keys() - {"default", failed["name"]}:
         assert trained(folder / name) == {2, 3}, name  # the generator clients
+    states = [trial["status"] for trial in tried.values()]
+    assert states.count("stopped") + states.count("finished") == len(RATES) + 1
+    for trial in tried.values():
+        assert trial["status"] != "finished" or trial["epoch"] == 4
