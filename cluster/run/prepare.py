@@ -408,10 +408,11 @@ def _partition(run: RunConfig[Any], dataset: Dataset, drawn: int | None) -> Part
     if run.data.validation and run.scores_clients:
         partition = validated(partition, labels, classes, run.data.validation, run.seed)
     own, held = (tuple(pool[k] for k in part) for part in (partition.train, partition.test))
-    if run.scores_clients and np.isin(np.concatenate(held), np.concatenate(own)).any():
+    repeated = drawn is not None and np.isin(np.concatenate(held), np.concatenate(own)).any()
+    if run.scores_clients and repeated:
         raise UserError(
-            f"{run.method} scores clients on samples of their own, but of samples that are drawn "
-            "repeatedly others would train on these: use fewer clients, or fewer samples for each"
+            f"{run.method} scores clients on samples of their own, but samples are drawn "
+            "repeatedly, so some would be trained on too: use fewer clients, or fewer samples each"
         )
     return replace(partition, train=own, test=held)
 

@@ -125,7 +125,7 @@ def test_a_drawn_client_holds_samples_of_the_classes_it_is_said_to_hold() -> Non
     assert len(everything) == 2000
     assert len(set(everything.tolist())) < len(labels)
     drawn = ["--method=fedper", "--runtime=inprocess", *arguments[-2:]]
-    with pytest.raises(UserError, match="others would train on these"):
+    with pytest.raises(UserError, match="so some would be trained on too"):
         cells(*parse_study(drawn))
 
 
