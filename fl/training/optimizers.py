@@ -279,6 +279,9 @@ class _Altered:
     @torch.no_grad()
     def step(self, clients: Sequence[int]) -> None:
         parameters, given = _of(self._parameters, clients), _of(self._given, clients)
+        for parameter in parameters:
+            if parameter.grad is None:  # a layer that the step left out is altered too
+                parameter.grad = torch.zeros_like(parameter)
         if self._mu is None:
             add(_gradients(parameters), given)
         else:

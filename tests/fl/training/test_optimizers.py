@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn, optim
 
-from fl.training.optimizers import SGD, Adam, Paced, Proximal
+from fl.training.optimizers import SGD, Adam, Corrected, Paced, Proximal
 
 Parameters = list[nn.Parameter]
 STEPS = (5, 2, 5, 3)
@@ -145,6 +145,23 @@ def test_a_parameter_that_no_loss_reaches_stays_where_it_is(
     for k, (own, twin) in enumerate(zip(cohort, twins, strict=True)):
         assert torch.equal(own[0], client(k)[0])
         assert torch.equal(own[1], twin[1])
+
+
+def test_a_layer_that_a_step_leaves_out_is_pulled_and_corrected_in_it_too() -> None:
+    """As in stochastic depth: then the loss has no gradient for it, but FedProx's term has."""
+    pulled, corrected, w = client(0), client(0), client(0)[0]
+    pull = Proximal(SGD(0.1), mu=0.5).for_cohort([pulled])
+    correct = Corrected(SGD(0.1)).for_cohort([corrected], [[torch.ones(3, 2), torch.ones(4)]])
+    for step, left_out in enumerate((False, True, True)):
+        for own in (pulled, corrected):
+            give_gradients(own, step)
+            if left_out:
+                own[0].grad = None
+        pull.step([0])
+        correct.step([0])
+    start, first = w.detach(), 0.1 * w.detach().square()
+    torch.testing.assert_close(pulled[0].detach(), start - 0.95**2 * first)
+    torch.testing.assert_close(corrected[0].detach(), start - first - 0.3)
 
 
 T = 12
