@@ -1,22 +1,30 @@
 """``onefold privacy RUN...``: attacks what a run's clients uploaded, and its global model."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
+from torch import nn
 
 from cluster.run.command_line import parse
-from cluster.run.prepare import read_dataset
+from cluster.run.prepare import changes_of, read_dataset
 from cluster.run.run_dir import differences
 from fl.command import run_command
+from fl.config import RunConfig
 from fl.data.partition_file import read_lists
 from fl.errors import UserError, escaped
-from fl.exchange import StoredTensors
+from fl.exchange import StoredTensors, num_bytes
+from fl.federation import Training
 from fl.json_files import JsonObject, write_json
+from fl.methods.personal import PersonalConfig
 from fl.methods.registry import get_method
 from fl.own_process import run_as_command
 from fl.plugins import load_plugin
 from fl.privacy import Subject, lines, measure
+from fl.report.read import client_ends, read_events
+from fl.training.classifier import rows_held_out
 from onefold.result import MODEL, load_model, load_result
 
 
@@ -66,20 +74,34 @@ def attack_run(run: Path, data_root: Path) -> JsonObject:
     train = dataset.train
     lists, _ = read_lists(run / "partition.npz", config.num_clients, len(train.labels), train.taken)
     assignments = get_method(config.method).assign(config.options, config.num_clients, spec)
-    files = {k: run / "updates" / f"client-{k:05d}.safetensors" for k in range(len(lists))}
+    trainings = [assignment.training for assignment in assignments]
+    for k, changes in changes_of(config, assignments).items():
+        trainings[k] = replace(trainings[k], **dict(changes))
+    for k, own in enumerate(trainings):  # what a client holds out it has not trained on
+        if share := getattr(own, "validation", 0.0):
+            lists[k] = lists[k][rows_held_out(len(lists[k]), share, spec.seed, k)[1].numpy()]
     try:
-        return measure(
-            Subject(
-                dataset=dataset,
-                lists=lists,
-                trainings=[assignment.training for assignment in assignments],
-                uploads={k: StoredTensors(f) for k, f in files.items() if f.is_file()},
-                run_spec=spec,
-                model=load_model(run) if (run / MODEL).is_file() else None,
-            )
-        )
+        uploads, model = _sent(run, trainings, config)
+        return measure(Subject(dataset, lists, trainings, uploads, spec, model))
     except (ValueError, OSError) as error:
         raise UserError(f"{run}: {error}") from None
+
+
+def _sent(
+    run: Path, trainings: Sequence[Training], config: RunConfig[Any]
+) -> tuple[dict[int, StoredTensors], nn.Module | None]:
+    """What clients uploaded last, and the global model: neither where it is of models of the
+    clients' own, of which some layers were not sent."""
+    files = {k: run / "updates" / f"client-{k:05d}.safetensors" for k in range(len(trainings))}
+    uploads = {k: StoredTensors(file) for k, file in files.items() if file.is_file()}
+    model = load_model(run) if (run / MODEL).is_file() else None
+    if isinstance(config.options, PersonalConfig):
+        ends = client_ends(read_events(run / "metrics.jsonl"))
+        sizes = {k: [end.bytes_up for end in own] for k, own in ends.items()}
+        uploads = {k: u for k, u in uploads.items() if num_bytes(dict(u)) in sizes.get(k, [])[-1:]}
+        if not any(trainings[k].upload_bytes(config.run_spec) in own for k, own in sizes.items()):
+            model = None
+    return uploads, model
 
 
 if __name__ == "__main__":

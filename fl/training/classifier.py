@@ -17,7 +17,7 @@ from fl.models import registry as models
 from fl.models.common import AnyBatchNorm, ModelInfo, load_sent, state_sent
 from fl.models.registry import MODELS, smallest_batch, smallest_batch_of
 from fl.receiving import Trial, askable, check_reach, extent, extents, trial_inputs
-from fl.seeding import seeded
+from fl.seeding import seeded, torch_generator
 from fl.training.features import check_head
 from fl.training.losses import Losses, losses_of
 from fl.training.optimizers import SGD, Adam, Paced, Proximal, Schedule
@@ -312,11 +312,16 @@ def _held_out(
 
 def held_out_rows(inputs: TaskInput, config: ClassifierConfig) -> tuple[Tensor, Tensor]:
     """The rows of the client's samples that it trains on in no round, and the others."""
-    count = len(inputs.shard)
-    size = min(count - 1, max(1, round(config.validation * count)))
+    count, seed = len(inputs.shard), inputs.run_spec.seed
+    return rows_held_out(count, config.validation, seed, inputs.client.id)
+
+
+def rows_held_out(count: int, share: float, seed: int, client: int) -> tuple[Tensor, Tensor]:
+    """The same of a client with so many samples."""
+    size = min(count - 1, max(1, round(share * count)))
     if size < 1:
         raise ValueError(f"has {count} sample, of which validation cannot hold out one")
-    order = torch.randperm(count, generator=replace(inputs, round=1).stream("local/validation"))
+    order = torch.randperm(count, generator=torch_generator(seed, "local/validation", client))
     return order[:size].sort().values, order[size:].sort().values
 
 

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import onefold
+from fl.data.partition_file import read_lists
 from fl.errors import UserError
+from fl.training import classifier
 from onefold.privacy import attack_run, command
 from tests.undrawn import WRITE_REPORT, draw_nothing
 
@@ -47,6 +49,40 @@ def test_a_run_is_attacked_and_its_report_shows_it(
     assert (run / "plots" / "privacy.svg").exists()
     assert "privacy.json" in (run / "report.html").read_text()
     assert max(map(len, capsys.readouterr().out.splitlines()[1:-1])) <= 80
+
+
+def test_who_was_held_out_of_a_clients_training_is_no_member(tmp_path: Path) -> None:
+    with mock.patch.object(classifier, "rows_held_out", wraps=classifier.rows_held_out) as held_out:
+        own = {"model": "cnn", "width": 0.2, "epochs": 1, "validation": 0.5}
+        run = small(tmp_path, classifier=own, per_client=["1.validation=0.9"])
+    sizes = {call.args[3]: call.args[0] for call in held_out.call_args_list}
+    with mock.patch("onefold.privacy.measure") as attacked:
+        attack_run(run, Path("data"))
+    (subject,) = attacked.call_args.args
+    lists, _ = read_lists(run / "partition.npz", 3, 300, subject.dataset.train.taken)
+    for k, share in enumerate((0.5, 0.9, 0.5)):
+        assert len(lists[k]) == sizes[k]
+        trained = classifier.rows_held_out(sizes[k], share, 0, k)[1]
+        np.testing.assert_array_equal(subject.lists[k], lists[k][trained.numpy()])
+
+
+@pytest.mark.parametrize(("method", "clients"), [("local", []), ("fedper", []), ("pfedsd", [0, 1])])
+def test_a_model_that_stayed_with_its_client_is_no_upload(
+    tmp_path: Path, method: str, clients: list[int]
+) -> None:
+    with mock.patch(WRITE_REPORT, draw_nothing):
+        done = onefold.run(
+            method=method,
+            runtime="inprocess",
+            progress=False,
+            output_dir=str(tmp_path),
+            num_clients=2,
+            classifier={"width": 0.2, "epochs": 1},
+            **{"data.max_train": 100, "data.max_test": 50},
+        )
+    found = attack_run(done.path, Path("data"))
+    assert [row["client"] for row in found["uploads"]] == clients
+    assert bool(found["global"]) == bool(clients)
 
 
 def test_a_private_run_says_what_was_spent(tmp_path: Path) -> None:
