@@ -18,7 +18,7 @@ from fl.errors import ClientFailed, reason_of
 from fl.events import ClientProgress, ClientStart, Events, reported_to
 from fl.exchange import ClientNote, Upload, of_cohort, readable_notes, unpack
 from fl.federation import Job, TaskInput
-from fl.process import arithmetic, peak_memory, retain_freed_memory, threads
+from fl.process import arithmetic, has_gpu, peak_memory, retain_freed_memory, threads
 from fl.training.sizes import CohortSizes, groups, take, work_together
 from fl.training.task import train_many
 
@@ -96,7 +96,7 @@ def run_jobs(
 
 def device_here() -> torch.device:
     """Where clients of this process train."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device("cuda" if has_gpu() else "cpu")
 
 
 def input_of(job: Job, train: Split, device: torch.device) -> TaskInput:

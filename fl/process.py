@@ -7,7 +7,7 @@ repeats its bits.
 import ctypes
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -52,6 +52,17 @@ def arithmetic(device: torch.device, *, tf32: bool) -> Iterator[None]:
             stack.enter_context(_precision(torch.backends.cudnn, "conv", "rnn", to=to))
             stack.enter_context(_repeatable())
         yield
+
+
+def has_gpu() -> bool:
+    """Whether there is a GPU. It is asked once for each choice of GPUs that the environment makes:
+    before CUDA has started, torch looks for the driver's library every time."""
+    return _asked(torch.cuda.is_available, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+@lru_cache
+def _asked(ask: Callable[[], bool], visible: str | None) -> bool:
+    return ask()
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from fl.process import has_gpu
+
 
 def seed_for(seed: int, purpose: str, client: int | None = None) -> int:
     """A 63-bit seed for one purpose, and one client where it is given."""
@@ -61,7 +63,7 @@ def all_streams(seed: int) -> Iterator[None]:
 
 def seed_streams(seed: int) -> None:
     """Seeds the global streams: torch's, NumPy's and Python's."""
-    if torch.cuda.is_available():
+    if has_gpu():
         torch.manual_seed(seed)
     else:  # which would note who called it, for devices that are not there: 0.2 ms
         torch.default_generator.manual_seed(seed)

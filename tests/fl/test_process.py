@@ -4,6 +4,7 @@ And what becomes of freed memory.
 """
 
 import ctypes
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -16,7 +17,7 @@ import torch
 from fl.exchange import unpack
 from fl.executor import run_jobs
 from fl.federation import Job, TaskInput, TaskOutput
-from fl.process import arithmetic
+from fl.process import arithmetic, has_gpu
 from tests.fl.toy import CPU, PROBLEM, client, split
 from tests.pretended_gpu import pretended_gpus
 
@@ -51,6 +52,22 @@ def test_one_inside_another_gives_back_the_outer_ones() -> None:
         with arithmetic(GPU, tf32=False):
             assert settings() != outer
         assert settings() == outer
+
+
+def test_a_gpu_is_looked_for_once_and_again_when_others_are_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def ask() -> bool:
+        asked.append(os.environ["CUDA_VISIBLE_DEVICES"])
+        return asked[-1] == "0"
+
+    monkeypatch.setattr(torch.cuda, "is_available", ask)
+    for chosen, there in (("0", True), ("", False), ("0", True)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+        assert [has_gpu(), has_gpu()] == [there, there]
+    assert asked == ["0", ""]
 
 
 def test_on_the_cpu_the_gpus_settings_stay() -> None:
