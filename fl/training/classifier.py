@@ -17,7 +17,7 @@ from fl.models import registry as models
 from fl.models.common import AnyBatchNorm, ModelInfo, load_sent, state_sent
 from fl.models.registry import MODELS, smallest_batch, smallest_batch_of
 from fl.receiving import Trial, askable, check_reach, extent, extents, trial_inputs
-from fl.seeding import seeded, torch_generator
+from fl.seeding import seed_for, seed_streams, seeded, streams_restored, torch_generator
 from fl.training.features import check_head
 from fl.training.losses import Losses, losses_of
 from fl.training.optimizers import SGD, Adam, Paced, Proximal, Schedule
@@ -270,14 +270,16 @@ def _check_nothing_hidden(model: nn.Module, config: Architecture, inputs: TaskIn
     samples = inputs.shard.take(torch.arange(4) % len(inputs.shard)).images
 
     def answers(asked: nn.Module, device: torch.device, seed: int = 0) -> Tensor:
-        with seeded(seed, "answers"):
-            found: Tensor = asked.eval()(samples.to(device))
+        seed_streams(seed_for(seed, "answers"))
+        found: Tensor = asked.eval()(samples.to(device))
         return found.cpu()
 
-    found, expected = answers(model, inputs.device), answers(fresh, samples.device)
-    differs = extent(found - expected) > 0.03 * extent(expected) + 1e-5  # devices round otherwise
-    # One that draws random numbers has others on another device.
-    if differs and torch.equal(answers(fresh, samples.device, seed=1), expected):
+    with streams_restored():
+        found, expected = answers(model, inputs.device), answers(fresh, samples.device)
+        differs = extent(found - expected) > 0.03 * extent(expected) + 1e-5  # devices round apart
+        # One that draws random numbers has others on another device.
+        differs = differs and torch.equal(answers(fresh, samples.device, seed=1), expected)
+    if differs:
         raise ValueError(
             "training changes more of the model than is sent: with the sent weights alone its "
             "outputs differ; keep what it learns in parameters or buffers of floats, not in other "
