@@ -73,13 +73,12 @@ def replacing(path: Path) -> Iterator[Path]:
         with named_errors(path):
             yield temporary
             os.replace(temporary, path)
-    except OSError as error:
-        if error.filename == str(temporary):
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
-    finally:
+    except BaseException as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
 
 
 @contextmanager
