@@ -11,7 +11,7 @@ import mmap
 import reprlib
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from itertools import chain
 from math import prod
@@ -263,7 +263,7 @@ class ClientNote:
 
     def pack(self, tensors: Tensors) -> bytes:
         """The upload with this note."""
-        return pack(tensors, asdict(self))
+        return pack(tensors, vars(self))
 
 
 class Upload(Message):

@@ -107,6 +107,8 @@ class CohortSizes:
     def learn(self, cohort: Sequence[Job], notes: Sequence[ClientNote]) -> None:
         """Records how long a cohort took, and the memory that it needed at its peak; nothing where
         some client has no readable note."""
+        if not _trains_in_cohorts(cohort[0]):
+            return
         size, kind = len(cohort), _kind(cohort[0])
         self._grow(kind, max((note.cohort for note in notes), default=0))
         if self.knows(cohort[0]) or size not in _sizes(cohort[0]) or len(notes) < size:
