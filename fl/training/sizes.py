@@ -11,6 +11,7 @@ import torch
 
 from fl.exchange import ClientNote
 from fl.federation import Job
+from fl.process import has_gpu
 from fl.training.slots import SLOTS
 from fl.training.task import has_fitted_slots, trains_in_cohorts
 from fl.whole_files import read_sealed, write_cache
@@ -171,14 +172,14 @@ def _kind(job: Job) -> str:
 
 
 def _sizes(job: Job) -> tuple[int, ...]:
-    on_gpu = job.client.request.gpus > 0 or torch.cuda.is_available()
+    on_gpu = job.client.request.gpus > 0 or has_gpu()
     return ON_GPU if on_gpu else SIZES
 
 
 def _in_waves(job: Job) -> bool:
     """Whether it was measured to train so, or others of its kind have trained so here."""
     training, asked = job.client.training, job.client.request.in_waves
-    here = torch.cuda.is_available() and has_fitted_slots(job.task, training, job.run_spec)
+    here = has_gpu() and has_fitted_slots(job.task, training, job.run_spec)
     return asked or here
 
 
