@@ -26,8 +26,8 @@ from fl.federation import Client, RunSpec, Training
 from fl.inputs import NotImages
 from fl.methods.method import Assignment
 from fl.methods.registry import METHODS, Method, get_method
-from fl.models.own import squashes, unsteady
-from fl.models.registry import CLASSIFIERS, MODELS, build_generator, build_shell
+from fl.models.own import Factory, squashes, unsteady
+from fl.models.registry import CLASSIFIERS, MODELS, build_generator, build_shell, register_model
 from fl.report.words import size
 from fl.seeding import numpy_generator
 from fl.training.classifier import ClassifierConfig, starting_classifier
@@ -95,6 +95,9 @@ def admit(launch: Launch, inventory: Inventory | None = None) -> Admitted:
     run = launch.run
     method = get_method(run.method)
     read_again(run.dataset)
+    for name, info in [*CLASSIFIERS.items()]:  # starts are kept, but what code reads may change
+        if isinstance(info.build, Factory):
+            register_model(name, info.build.make, info.build.loss)
     run_spec = run.run_spec  # reads the disk where the data is a folder
     if run_spec.targets is not None and not method.any_targets:
         raise UserError(

@@ -132,6 +132,22 @@ def test_a_value_that_changes_after_registering_takes_no_upload_of_the_first(
         assert not torch.equal(weights(changed), weights(first)), name
 
 
+class Begun(Tiny):
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        nn.init.constant_(self.layers[1].bias, KEPT["shade"])
+
+
+def test_a_registered_models_start_is_what_its_code_says_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    onefold.register_model("begun", Begun)
+    for shade in (1.0, 5.0):
+        monkeypatch.setitem(KEPT, "shade", shade)
+        trained = run("begun", num_large=3, classifier={"epochs": 1, "lr": 1e-6}).model
+        assert torch.allclose(trained.layers[1].bias, torch.full((3,), shade), atol=1e-3)
+
+
 def test_a_model_of_ours_may_be_trained_by_a_loss_of_ones_own() -> None:
     result = run("mlp", loss=each, classifier={"epochs": 20, "lr": 0.1})
     assert result.accuracy > 0.5
