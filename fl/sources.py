@@ -28,6 +28,7 @@ OUTSIDE = {
     *("environ", "getenv", "argv", "globals", "eval", "exec", "import_module", "getattr"),
     *("open", "load", "loadtxt", "genfromtxt", "fromfile", "memmap", "imread", "load_file"),
     *("read_text", "read_bytes", "read_csv", "read_parquet", "read_json", "read_pickle"),
+    *("load_model", "load_checkpoint", "from_pretrained", "safe_open", "loadmat", "read_image"),
 }
 """By these code reads what the code itself does not say."""
 OF_PYTHON = {

@@ -31,8 +31,10 @@ from fl.errors import UserError
 from fl.json_files import JsonObject, SettingValues, flatten
 from fl.methods.registry import METHODS
 from fl.methods.registry import OURS as OUR_METHODS
-from fl.models.registry import MODELS, OURS
+from fl.models.common import digest_of
+from fl.models.registry import MODELS, OURS, build_classifier
 from fl.plugins import load_plugin
+from fl.seeding import seeded
 from fl.sources import code_of
 from fl.whole_files import printable, refused_by_disk, write_atomically
 
@@ -360,7 +362,7 @@ def identity_of(run: RunConfig[Any]) -> dict[str, str]:
         UserError: data or a plugin cannot be read.
     """
     digests = {
-        setting: [digest for word in _words(value) for digest in _digests(setting, word)]
+        setting: [digest for word in _words(value) for digest in _digests(setting, word, run)]
         for setting, value in flatten(nested(run)).items()
     }
     return {
@@ -374,7 +376,7 @@ def _words(value: object) -> list[str]:
     return [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, str)]
 
 
-def _digests(setting: str, word: str) -> Iterator[str]:
+def _digests(setting: str, word: str, run: RunConfig[Any]) -> Iterator[str]:
     if setting.endswith("dataset") and (word in REGISTERED or is_elsewhere(word)):
         yield _of_data(own_dataset(word))
     elif setting == "plugin":
@@ -390,6 +392,8 @@ def _digests(setting: str, word: str) -> Iterator[str]:
     elif word in MODELS and word not in OURS:
         factory: Any = MODELS[word].build
         yield from (code_of(own).digest for own in (factory.make, factory.loss) if own)
+        if {*code_of(factory.make).unknown} - {"getattr"}:
+            yield _of_weights(word, run)
 
 
 def _of_file(path: str) -> str:
@@ -397,6 +401,14 @@ def _of_file(path: str) -> str:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:  # who needs the file will say so
         return "none"
+
+
+def _of_weights(model: str, run: RunConfig[Any]) -> str:
+    """Of the weights that a model of the user's has now, whose code may read them from a file."""
+    width = getattr(getattr(run.options, "classifier", None), "width", 1.0)
+    with seeded(0, "identity"):  # runs of other seeds are of one model
+        built = build_classifier(model, run.run_spec.inputs, run.run_spec.outputs, width=width)
+    return digest_of(built.state_dict(), model)
 
 
 def _of_data(dataset: Dataset) -> str:

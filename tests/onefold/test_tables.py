@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from torch import Tensor, nn
 
@@ -54,6 +55,27 @@ def test_every_combination_is_a_run_of_its_own_and_finished_ones_are_not_repeate
     more = made({"method": ["fedavg", "fedprox"], "alpha": [9.0], "seed": [0, 1]}, model=Wide)
     assert len(result_files(more)) == 4
     assert {f: f.stat().st_mtime_ns for f in before} == before
+
+
+def begun_from_a_file(num_classes: int) -> nn.Module:
+    model = nn.Linear(5, num_classes)
+    model.load_state_dict(torch.load("begin.pt"))
+    return model
+
+
+def test_a_run_of_other_weights_in_a_models_file_is_not_taken_for_finished() -> None:
+    given: dict[str, Any] = {"model": begun_from_a_file, "classifier": {"epochs": 1, "lr": 1e-6}}
+    for label in (0, 1):
+        weights = {"weight": torch.zeros(3, 5), "bias": 9.0 * torch.eye(3)[label]}
+        torch.save(weights, "begin.pt")
+        if label:
+            with pytest.raises(onefold.UserError, match="model: what it names has changed"):
+                made({"method": ["fedavg"]}, **given)
+        table = made({"method": ["fedavg"]}, **given, overwrite=bool(label))
+        again = table if label else made({"method": ["fedavg"]}, **given)
+        for found in (table, again):
+            ((result,),) = found.results.values()
+            assert result.model.bias.argmax() == label
 
 
 def result_files(table: Any) -> list[Path]:
