@@ -29,11 +29,13 @@ def answers(model: nn.Module, images: Tensor, batch_size: int = 512) -> Tensor:
 
 @torch.no_grad()
 def scores(model: nn.Module, test: Shard, targets: Targets, batch_size: int = 512) -> Tensor:
-    """The score of each test sample, (N,), by the targets; as :func:`answers` does it."""
+    """The score of each test sample times what it counts, (N,), by the targets; as :func:`answers`
+    does it."""
     device = next(model.parameters()).device
     parts = _asked(model, test.images.to(device), batch_size)
     wanted = test.wanted.to(device).split(batch_size)
-    found = [targets.scores(part.float(), own) for part, own in zip(parts, wanted, strict=False)]
+    pairs = zip(parts, wanted, strict=False)
+    found = [targets.scores(part.float(), own) * targets.counted(own) for part, own in pairs]
     return torch.cat(found) if found else torch.empty(0, device=device)
 
 

@@ -91,6 +91,13 @@ class Targets:
         right = (answers.argmax(-1) == targets).float().sum(1)
         return right / (targets != NOT_COUNTED).sum(1)
 
+    def counted(self, targets: Tensor) -> Tensor:
+        """What each sample's score counts in a mean, (B,): of tokens the share of its places that
+        count, so that the mean is the share of all these places that is right; else 1."""
+        if self.kind == "tokens":
+            return (targets != NOT_COUNTED).float().mean(1)
+        return torch.ones(len(targets), device=targets.device)
+
 
 # Labels and targets as they were given.
 

@@ -369,6 +369,10 @@ def open_federation(
     )
     server = stack.enter_context(opened)
     executor = open_executor(machine, prepared, bundles, server, store)
+    tests = OwnTests.of(prepared.partition.test, dataset.train.labels, dataset.num_classes)
+    if (own := dataset.targets) is not None:
+        counted = own.counted(torch.from_numpy(dataset.train.targets)).double()
+        tests = replace(tests, counts=torch.stack([counted[k].sum(0, True) for k in tests.indices]))
     clients = Clients(
         prepared.members,
         prepared.partition.train,
@@ -377,7 +381,7 @@ def open_federation(
         Store(store, run_dir / "updates", dataset.train),
         events,
         on_failure=launch.on_client_failure,
-        tests=OwnTests.of(prepared.partition.test, dataset.train.labels, dataset.num_classes),
+        tests=tests,
     )
     return clients, server
 

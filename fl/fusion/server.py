@@ -77,7 +77,9 @@ class Server(ABC):
         self.run_spec, self.events, self.device, self.round = run_spec, events, device, 1
         self._checkpoints = checkpoints
         self._early: dict[tuple[str, int], Drawn] = {}  # by stream and client
-        totals = torch.bincount(run_spec.groups(test), minlength=run_spec.num_groups)
+        own = run_spec.targets
+        counted = None if own is None else own.counted(test.wanted).double()
+        totals = torch.bincount(run_spec.groups(test), counted, minlength=run_spec.num_groups)
         self._totals = totals.tolist()
 
     def sample(

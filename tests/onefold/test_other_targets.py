@@ -193,6 +193,37 @@ def test_own_models_are_scored_by_it_too() -> None:
     assert result.accuracy < 0.5
 
 
+class Repeating(nn.Module):
+    """Says each token again."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(9 * torch.eye(num_classes))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.table[tokens]
+
+
+@undrawn
+@pytest.mark.parametrize("method", ["fedavg", "local"])
+def test_accuracy_is_the_share_of_all_places_that_count_not_of_those_of_short_samples_more(
+    method: str,
+) -> None:
+    tokens = np.random.default_rng(2).integers(0, 4, (60, 10))
+    wanted = (tokens + 1) % 4
+    wanted[::2, 0], wanted[::2, 1:] = tokens[::2, 0], -100  # one place, which is right
+    data = ((tokens, wanted), (tokens, wanted))
+    result = run("text", data=data, model=Repeating, method=method, classifier={"lr": 1e-9})
+    if method == "fedavg":
+        assert result.accuracy == pytest.approx(30 / (30 + 300))
+        return
+    saved = np.load(result.path / "partition.npz")
+    tests = np.split(saved["test"], np.cumsum(saved["test_counts"])[:-1])
+    for own, found in zip(tests, result.figures["client_accuracy"], strict=True):
+        short = int((own % 2 == 0).sum())
+        assert found == pytest.approx(short / (short + 10 * (len(own) - short)))
+
+
 @undrawn
 @pytest.mark.parametrize("method", [m for m in METHODS if METHODS[m].any_targets and m != "fedbn"])
 def test_a_method_that_says_so_takes_values(method: str) -> None:
