@@ -5,6 +5,7 @@ At a path lie .npz and LEAF's files, or image folders; hf:NAME is in Hugging Fac
 
 import importlib.util
 import json
+import logging
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +30,7 @@ from fl.seeding import numpy_generator
 from fl.sources import code_of
 from fl.whole_files import no_pipe, read_text
 
+log = logging.getLogger(__name__)
 REGISTERED: dict[str, Dataset] = {}
 _GIVEN: dict[str, tuple[Any, Callable[[Tensor], Tensor] | None, str]] = {}
 """What a registered data set was made of, and the digest of the code that reads it later."""
@@ -270,9 +272,11 @@ def _npz(path: Path) -> Any:
 
 
 def _folder(path: Path) -> Any:
-    if (path / "train").is_dir() and (path / "test").is_dir():
+    parts = "train", "test"
+    if all((path / part).is_dir() for part in parts):
         classes = _classes(path / "train") + _classes(path / "test")
-        return {part: ImageFolder(path / part, sorted(set(classes))) for part in ("train", "test")}
+        others = dict.fromkeys(sorted({p.name for p in path.iterdir() if p.is_dir()} - {*parts}))
+        return others | {part: ImageFolder(path / part, sorted(set(classes))) for part in parts}
     return ImageFolder(path, _classes(path))
 
 
@@ -388,8 +392,12 @@ def read_hugging_face(name: str) -> Dataset:
         ) from None
     if "train" not in found:
         raise UserError(f"{name} has the splits {', '.join(found)}; expected train")
-    data = {"train": found["train"], "test": found["test"]} if "test" in found else found["train"]
-    return as_dataset(where, data)
+    if "test" in found:
+        return as_dataset(where, found)
+    if others := ", ".join(part for part in found if part != "train"):
+        line = "data %s: it has no split test, so a fifth of train is held out; ignored: %s"
+        log.warning(line, where, others)
+    return as_dataset(where, found["train"])
 
 
 @contextmanager

@@ -340,6 +340,20 @@ def test_folders_flat_or_with_train_and_test(tmp_path: Path) -> None:
     assert (split.train.images[split.train.labels == 1] >= 100).all()
 
 
+def test_parts_beside_train_and_test_are_told(
+    cached: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    read_path(str(folder(tmp_path / "three", "train", "test", "val")))
+    assert "only train and test are used; ignored: val" in caplog.messages.pop()
+    (tmp_path / "other").mkdir()
+    for name, part in (("train", "train"), ("validation", "test")):
+        source = tmp_path / "own-digits" / f"{part}.parquet"
+        (tmp_path / "other" / f"{name}.parquet").write_bytes(source.read_bytes())
+    found = read_hugging_face(f"hf:{tmp_path / 'other'}")
+    assert (len(found.train.labels), len(found.test.labels)) == (24, 6)
+    assert "a fifth of train is held out; ignored: validation" in caplog.messages.pop()
+
+
 def test_what_is_wrong_is_one_line_with_what_was_expected(tmp_path: Path) -> None:
     np.savez(tmp_path / "odd.npz", pixels=GRAY)
     (tmp_path / "bad.npz").write_bytes(b"no archive")
