@@ -86,9 +86,10 @@ class Result:
     def __repr__(self) -> str:
         """A few lines: what ran, how it ended, and where its files are."""
         up, down = (self.figures[f"bytes_{way}"] for way in ("up", "down"))
+        rounds = self.figures.get("stopped_after", self.figures["rounds"])
         return (
             f"{self._title}\n"
-            f"{self.figures['clients']} clients, {self.figures['rounds']} rounds, {up:,} bytes up, "
+            f"{self.figures['clients']} clients, {rounds} rounds, {up:,} bytes up, "
             f"{down:,} down, {self.figures['seconds']['total']:.1f} s\n"
             f"report: {self.report}"
         )

@@ -313,7 +313,7 @@ def _begun(path: Path) -> list[str]:
 
 
 def _settings(found: JsonObject, clients: object) -> list[str]:
-    data = Path(found["dataset"]).stem
+    data = Path(found["dataset"]).name.removesuffix(".npz").removesuffix(".json")
     alpha = NONE if found["alpha"] is None else found["alpha"]
     shown = (found["method"], data, alpha, clients, found["seed"])
     return [f"{v:g}" if isinstance(v, float) else str(v)[:LONGEST] for v in shown]

@@ -29,18 +29,18 @@ from fl.json_files import SettingValues
 from fl.whole_files import named_errors
 
 
-def scalars_of(event: Event) -> tuple[int, dict[str, float]]:
+def scalars_of(event: Event, metric: str = "accuracy") -> tuple[int, dict[str, float]]:
     """The number of an epoch at the server or of a round, and its figures by tag, as in
-    ``fusion/loss``; none of other events."""
+    ``fusion/loss``; none of other events. ``metric``: the name of what accuracies are."""
     match event:
         case Epoch():
             # A fit of a later round goes on where that of the round before ended.
             step = (event.round - 1) * event.epochs + event.epoch
             stage = event.stage
-            return step, {f"{stage}/loss": event.loss, f"{stage}/accuracy": event.accuracy}
+            return step, {f"{stage}/loss": event.loss, f"{stage}/{metric}": event.accuracy}
         case RoundEnd():
             seconds = {f"rounds/{part}_seconds": took for part, took in event.took.items()}
-            return event.round, {"rounds/accuracy": event.accuracy, **seconds}
+            return event.round, {f"rounds/{metric}": event.accuracy, **seconds}
     return 0, {}
 
 
@@ -94,10 +94,8 @@ class TensorBoard:
             self._write(event)
 
     def _write(self, event: Event) -> None:
-        step, figures = scalars_of(event)
+        step, figures = scalars_of(event, self._metric)
         for tag, value in figures.items():
-            group, _, name = tag.rpartition("/")
-            tag = f"{group}/{self._metric}" if name == "accuracy" else tag
             self._writer.add_scalar(tag, value, step)
         match event:
             case RunStart():
@@ -241,14 +239,15 @@ class Tracking:
 
     def __init__(self, trackers: Sequence[str], run_dir: Path, settings: SettingValues) -> None:
         self._trackers: dict[str, Any] = {}
-        self._finished = False
+        self._finished, self._metric = False, "accuracy"
         for name in trackers:
             with self._guarded(name):
                 self._trackers[name] = TRACKERS[name](run_dir, settings)
 
     def __call__(self, event: Event) -> None:
         """Hands the event's figures to all trackers, if it has any."""
-        step, figures = scalars_of(event)
+        self._metric = event.metric if isinstance(event, RunStart) else self._metric
+        step, figures = scalars_of(event, self._metric)
         if figures:
             self._each(lambda tracker: tracker.log(step, figures))
 

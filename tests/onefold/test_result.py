@@ -14,7 +14,7 @@ from fl.models.registry import build_classifier
 from fl.models.saved import save_model
 from fl.training.classifier import ClassifierConfig
 from onefold.methods import OneClassifier
-from onefold.result import load_model, load_result
+from onefold.result import Result, load_model, load_result
 
 
 def test_a_folder_that_is_no_finished_run_is_named(tmp_path: Path) -> None:
@@ -42,6 +42,13 @@ def test_figures_are_those_of_the_file(tmp_path: Path) -> None:
     result = load_result(tmp_path)
     assert (result.accuracy, result.clients, result.pictures) == (0.25, [{"client": 0}], {})
     assert "a&lt;b on mine: accuracy 0.2500" in result._repr_html_()
+
+
+def test_a_result_says_how_many_rounds_were_played(tmp_path: Path) -> None:
+    figures = {"accuracy": 0.25, "method": "m", "dataset": "d", "clients": 4, "rounds": 9}
+    figures |= {"bytes_up": 1, "bytes_down": 1, "seconds": {"total": 1.0}}
+    assert "4 clients, 9 rounds" in repr(Result(tmp_path, figures))
+    assert "4 clients, 2 rounds" in repr(Result(tmp_path, {**figures, "stopped_after": 2}))
 
 
 def test_a_notebook_shows_each_picture_by_its_own_kind(tmp_path: Path) -> None:

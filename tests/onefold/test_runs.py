@@ -63,6 +63,18 @@ def test_ls_names_another_metric_than_accuracy(
     assert "  R2 -0.5000  1 min 01 s" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("dataset", "shown"), [("noise0.5", "noise0.5"), ("/a/my.npz", "my"), ("/a/b.1", "b.1")]
+)
+def test_ls_names_data_by_its_whole_name(
+    runs: Path, dataset: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = runs / "one" / "result.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "dataset": dataset}))
+    _, _, row, _ = listed(runs, capsys)
+    assert row[:3] == ["one", "fedavg", shown]
+
+
 @pytest.mark.parametrize("config", ["- a list\n", "{", "dataset: 5\n", "method: a\n"])
 def test_ls_survives_a_config_that_is_no_runs(
     runs: Path, config: str, capsys: pytest.CaptureFixture[str]

@@ -81,6 +81,18 @@ def test_a_tracker_that_raises_is_one_line_and_no_more(
         assert [what for what, _ in broken.told] == ["start", "log", "close"]
 
 
+def test_trackers_are_told_the_name_of_the_runs_metric(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    tracker = SimpleNamespace(log=lambda step, figures: told.extend(figures))
+    monkeypatch.setattr(curves, "TRACKERS", {"wandb": lambda *given: tracker})
+    tracking = curves.Tracking(["wandb"], tmp_path, {})
+    for event in (RunStart(metric="R2"), EPOCH, round_end(1)):
+        tracking(event)
+    assert told[:3] == ["kd/loss", "kd/R2", "rounds/R2"]
+
+
 def test_a_run_that_fails_is_a_failed_run_for_the_tracker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
