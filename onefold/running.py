@@ -344,12 +344,20 @@ def _of_partitioner(partitioner: Any, data: Any) -> list[np.ndarray]:
         raise UserError("partition: a partitioner needs data that is given as an object")
     import datasets
 
-    columns = {"index": range(len(own.train.labels)), "label": own.train.labels}
+    columns: dict[str, Any] = {"index": range(len(own.train.labels)), "label": own.train.labels}
+    if own.targets is not None:  # of which the labels are all 0
+        del columns["label"]
     partitioner.dataset = datasets.Dataset.from_dict(columns)
-    return [
-        own.train.rows[np.asarray(partitioner.load_partition(k)["index"], np.int64)]
-        for k in range(partitioner.num_partitions)
-    ]
+    try:
+        return [
+            own.train.rows[np.asarray(partitioner.load_partition(k)["index"], np.int64)]
+            for k in range(partitioner.num_partitions)
+        ]
+    except (KeyError, ValueError) as error:
+        raise UserError(
+            f"partition: {type(partitioner).__name__} fails: {reason_of(error)}; samples have the "
+            "column index, and label where targets are classes"
+        ) from None
 
 
 def on_test(

@@ -520,3 +520,13 @@ def test_a_partitioner_of_flwr_datasets_cuts_by_the_labels(tmp_path: Path) -> No
     indices, _ = read_lists(Path(arguments[3]), 3, len(own), train.taken)
     assert sorted(np.concatenate(indices).tolist()) == list(range(len(own)))
     assert all(len(set(own[rows])) <= 2 for rows in indices)
+
+
+def test_values_have_no_labels_by_which_a_partitioner_could_cut(tmp_path: Path) -> None:
+    partitioner = pytest.importorskip("flwr_datasets.partitioner")
+    register_dataset("own", (np.zeros((90, 4)), np.random.default_rng(0).normal(size=90)))
+    skewed = partitioner.DirichletPartitioner(num_partitions=3, partition_by="label", alpha=0.5)
+    with pytest.raises(onefold.UserError, match=r"fails: .*label where targets are classes"):
+        partition_arguments(skewed, (), tmp_path)
+    even = partitioner.IidPartitioner(num_partitions=3)
+    assert partition_arguments(even, (), tmp_path)[-2:] == ["--num-clients", "3"]
