@@ -175,6 +175,7 @@ class World:
     def __init__(self, ready: dict[int, Tensor]) -> None:
         self.rank, self.mail, self.ready, self.seconds = 0, dict[int, Tensor](), ready, 0.0
         self.work: Callable[[], None] = lambda: None
+        self.said = torch.empty(0)
 
     def broadcast(self, tensor: Tensor, src: int) -> None:
         """What the master says to all."""
