@@ -108,7 +108,7 @@ def their_keras() -> Any:
 
 def divergence(teacher: Any, student: Any) -> Any:
     """KL(teacher || student) of each row of logits."""
-    tensorflow = importlib.import_module("tensorflow")
+    tensorflow = sys.modules["tensorflow"]
     t, s = map(tensorflow.nn.log_softmax, (teacher, student))
     return tensorflow.reduce_sum(tensorflow.exp(t) * (t - s), axis=1)
 
