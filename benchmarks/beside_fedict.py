@@ -48,7 +48,8 @@ class Sides(NamedTuple):
     one_softmax: bool = False
     """Theirs: probabilities are not taken for logits, and softened once more."""
     after: bool = False
-    """Theirs: the server answers once it has learned from all clients, not while it learns."""
+    """Theirs: the server answers once it has learned from all clients, not while it learns, and the
+    order of the samples changes before each upload."""
     weight: float = 1.5
     """Ours: that of the distillation at the client."""
     alignment: str = "similarity"
@@ -96,6 +97,26 @@ class Split(nn.Module):
         return self.net.classifier(features.flatten(1)), features
 
 
+class Reordered:
+    """Batches of samples whose order changes before each upload: the last of a round's passes. The
+    main program's count of the labels is the first pass."""
+
+    def __init__(self, dataset: TensorDataset, every: int, seed: int) -> None:
+        self.dataset, self.every, self.passes = dataset, every, 0
+        self.order = torch.arange(len(dataset))
+        self.stream = torch.Generator().manual_seed(seed)
+
+    def __len__(self) -> int:
+        return len(self.dataset) // BATCH
+
+    def __iter__(self) -> Iterator[list[Tensor]]:
+        if self.passes and self.passes % self.every == 0:
+            self.order = torch.randperm(len(self.dataset), generator=self.stream)
+        self.passes += 1
+        for rows in self.order.split(BATCH):
+            yield [column[rows] for column in self.dataset.tensors]
+
+
 def theirs(name: str, clients: Clients, seed: int, options: Options) -> Run:
     """The authors' main program, as the row has it."""
     row = ROWS[name]._replace(weight=0.0)
@@ -117,7 +138,9 @@ def their_run(row: Sides, clients: Clients, seed: int, options: Options) -> Run:
             for x, y in (client["train"] for client in clients)
         ]
         torch.manual_seed(seed)  # theirs is always the same
-        loaders = [DataLoader(own, BATCH, shuffle=not row.in_order) for own in sets]
+        loaders: list[Any] = [DataLoader(own, BATCH, shuffle=not row.in_order) for own in sets]
+        if row.after:
+            loaders = [Reordered(own, 1 + options.epochs, seed) for own in sets]
         none: dict[int, list[Any]] = {k: [] for k in range(len(clients))}
         return 0, 0, None, None, none, none, dict(enumerate(loaders)), none, CLASSES, CLASSES
 
