@@ -37,9 +37,9 @@ class LocalFedICT(PersonalTraining):
 
     epochs: Count = 2
     """Local epochs of a round (FedD2S's paper: 2)."""
-    weight: NotNegative = 1.5
+    weight: NotNegative = 0.15
     """Weight alpha of the distillation at the client. The authors' code has 1.5, but takes a second
-    softmax of the answers, so that they count 4 to 31 times less there; 0.15 is near that."""
+    softmax of the answers, so that they count 4 to 31 times less there: 0.15 comes to the same."""
     temperature: Positive = 3.0
     """Temperature tau of the soft labels; the authors' code has 3."""
     knowledge: Positive = 3.0
