@@ -41,7 +41,7 @@ done: dict[tuple[object, ...], Run] = {}
 
 
 class Sides(NamedTuple):
-    """How both sides of a row differ from theirs as released and ours by default."""
+    """How the sides of a row differ from theirs as released, and from ours with their weight."""
 
     in_order: bool = False
     """Theirs: samples are not shuffled, so that the server's answers are for them."""
