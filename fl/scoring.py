@@ -38,9 +38,18 @@ class OwnTests:
     """Samples by client and class, (clients, classes): int64, or of targets what they count."""
 
     @classmethod
-    def of(cls, indices: Sequence[np.ndarray], labels: np.ndarray, num_classes: int) -> Self:
-        """The test samples at ``indices`` of a split with these ``labels``, int64 (N,)."""
-        rows = [np.bincount(labels[own], minlength=num_classes) for own in indices]
+    def of(
+        cls,
+        indices: Sequence[np.ndarray],
+        labels: np.ndarray,
+        num_classes: int,
+        counted: np.ndarray | None = None,
+    ) -> Self:
+        """The test samples at ``indices`` of a split with these ``labels``, int64 (N,), which count
+        ``counted``, float64 (N,), in a mean; default: 1 each."""
+        weights = [None if counted is None else counted[own] for own in indices]
+        pairs = zip(indices, weights, strict=True)
+        rows = [np.bincount(labels[own], weight, minlength=num_classes) for own, weight in pairs]
         return cls(indices, torch.from_numpy(np.stack(rows)))
 
     @property

@@ -369,10 +369,10 @@ def open_federation(
     )
     server = stack.enter_context(opened)
     executor = open_executor(machine, prepared, bundles, server, store)
-    tests = OwnTests.of(prepared.partition.test, dataset.train.labels, dataset.num_classes)
+    train, counted = dataset.train, None
     if (own := dataset.targets) is not None:
-        counted = own.counted(torch.from_numpy(dataset.train.targets)).double()
-        tests = replace(tests, counts=torch.stack([counted[k].sum(0, True) for k in tests.indices]))
+        counted = own.counted(torch.from_numpy(train.targets)).double().numpy()
+    tests = OwnTests.of(prepared.partition.test, train.labels, dataset.num_classes, counted)
     clients = Clients(
         prepared.members,
         prepared.partition.train,
